@@ -1,0 +1,170 @@
+"""Study → launches → cells: what will be measured, in which order, and what makes a cell the same cell.
+
+On and off need a restart, so a launch is one arm. Blocks run the arms in ABBA order (off on | on off | …), the first
+order drawn from the seed, so that slow drift of the machine cancels. Within a block every launch runs its cells in the
+same drawn order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+
+from specprof.errors import InputError
+from specprof.records import Cell, Launch, Prompt, Role, Sampling, Stop
+from specprof.study.config import Arm, Study, fingerprint
+from specprof.study.prompts import load_suite, load_workload, suite_hash
+
+PREFILL = "prefill"  # the protocol name of prefill cells
+SENTINEL = "sentinel"
+SENTINEL_TOKENS = 32
+MAX_NAME_BYTES = 200  # of the readable part of a key: a folder's name may have 255
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every launch of a study, in order, and the prompts their cells name."""
+
+    launches: tuple[Launch, ...]
+    prompts: Mapping[str, Prompt]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells, in the order they are measured."""
+        return tuple(cell for launch in self.launches for cell in launch.cells)
+
+
+def make_plan(study: Study, num_blocks: int | None = None) -> Plan:
+    """Lay the study out, its last look or `num_blocks` far. The same study gives the same plan on every machine."""
+    suites = {w.tag: _chosen(load_workload(w), w.tag, study) for w in study.workloads}
+    probe = _long_prompt(study)
+    prompts = _by_id([*chain.from_iterable(suites.values()), *([probe] if probe else [])])
+    launches: list[Launch] = []
+    for block in range(num_blocks or study.looks[-1]):
+        rng = random.Random(f"{study.seed}/{block}")
+        cells = _block_cells(study, suites, probe, rng)
+        for arm in _arm_order(study, block):
+            own = tuple(_for_arm(cell, block, arm, study.arms[arm]) for cell in cells)
+            launches.append(Launch(len(launches), block, arm, study.arms[arm].speculative_config, own))
+    return Plan(tuple(launches), prompts)
+
+
+def _by_id(prompts: Iterable[Prompt]) -> dict[str, Prompt]:
+    """Results are paired by id, so one id is one text across the whole study."""
+    found: dict[str, Prompt] = {}
+    for prompt in prompts:
+        if found.setdefault(prompt.id, prompt) != prompt:
+            tags = " and ".join(dict.fromkeys((found[prompt.id].tag, prompt.tag)))
+            raise InputError(f"prompt id '{prompt.id}': stands for two different texts (workload {tags}). Rename one.")
+    return found
+
+
+def _chosen(prompts: tuple[Prompt, ...], tag: str, study: Study) -> tuple[Prompt, ...]:
+    """The study's sample of a suite: drawn from the seed, so that a smaller study is a subset of a larger one."""
+    of_tag = [p for p in prompts if p.tag == tag]
+    if not of_tag:
+        found = ", ".join(sorted({p.tag for p in prompts})) or "nothing"
+        raise InputError(f"workload {tag}: its source holds no prompt with that tag (it holds {found}).")
+    if twice := [name for name, count in Counter(p.id for p in of_tag).items() if count > 1]:
+        raise InputError(f"workload {tag}: prompt id '{twice[0]}' stands more than once. Give each prompt its own id.")
+    if study.prompts > len(of_tag):
+        raise InputError(f"workload {tag}: {study.prompts} prompts asked for, {len(of_tag)} there. Lower 'prompts:', or write more.")
+    random.Random(f"{study.seed}/{tag}").shuffle(of_tag)
+    return tuple(of_tag[: study.prompts])
+
+
+def _long_prompt(study: Study) -> Prompt | None:
+    if study.prefill is None:
+        return None
+    prompts = load_suite(study.prefill.suite)
+    for prompt in prompts:
+        if study.prefill.id in (None, prompt.id):
+            return prompt
+    wanted = "any prompt" if study.prefill.id is None else f"a prompt '{study.prefill.id}'"
+    raise InputError(f"prefill: {study.prefill.suite} does not hold {wanted}. Name one of its ids, or another suite.")
+
+
+def _arm_order(study: Study, block: int) -> list[str]:
+    arms = list(study.arms)
+    random.Random(f"{study.seed}/arms").shuffle(arms)
+    return arms if block % 2 == 0 else arms[::-1]
+
+
+def _block_cells(
+    study: Study, suites: Mapping[str, tuple[Prompt, ...]], probe: Prompt | None, rng: random.Random
+) -> list[Cell]:
+    figures = list(_figure_cells(study, suites))
+    cells = [*_prefill_cells(study, suites, probe, figures), *figures]
+    rng.shuffle(cells)
+    sentinel = _sentinel(study, suites)
+    return [replace(sentinel, protocol=f"{SENTINEL}-before"), *cells, replace(sentinel, protocol=f"{SENTINEL}-after")]
+
+
+def _figure_cells(study: Study, suites: Mapping[str, tuple[Prompt, ...]]) -> Iterator[Cell]:
+    for name, protocol in study.protocols.items():
+        for tag in protocol.workloads or [w.tag for w in study.workloads]:
+            for concurrency in protocol.concurrency or study.concurrency:
+                yield replace(
+                    _cell(study, suites[tag], Role.FIGURE, name, concurrency, protocol.length),
+                    stop=protocol.stop,
+                    mask_eos=protocol.mask_eos,
+                    guided=protocol.guided,
+                    sampling=study.sampling_of(name),
+                )
+
+
+def _prefill_cells(
+    study: Study, suites: Mapping[str, tuple[Prompt, ...]], probe: Prompt | None, figures: Iterable[Cell]
+) -> Iterator[Cell]:
+    """Reading speed in both shapes: one long prompt alone, and N short ones at once, for every N that needs it."""
+    if probe is not None:
+        yield _cell(study, (probe,), Role.PREFILL, f"{PREFILL}-long", 1, 1)
+    for tag, concurrency in dict.fromkeys((cell.tag, cell.concurrency) for cell in figures):
+        yield _cell(study, suites[tag], Role.PREFILL, PREFILL, concurrency, 1)
+
+
+def _sentinel(study: Study, suites: Mapping[str, tuple[Prompt, ...]]) -> Cell:
+    prompts = suites[study.workloads[0].tag]
+    return _cell(study, prompts[:4], Role.SENTINEL, SENTINEL, min(4, max(study.concurrency)), SENTINEL_TOKENS)
+
+
+def _cell(
+    study: Study, prompts: tuple[Prompt, ...], role: Role, protocol: str, concurrency: int, max_tokens: int
+) -> Cell:
+    return Cell(
+        key="",
+        role=role,
+        block=0,
+        arm="",
+        speculative_config=None,
+        tag=prompts[0].tag,
+        protocol=protocol,
+        stop=Stop.FORCED,
+        max_tokens=max_tokens,
+        mask_eos=False,
+        concurrency=concurrency,
+        prompt_ids=tuple(p.id for p in prompts),
+        num_warmup=min(concurrency, len(prompts)) if study.warmup_tokens and role is not Role.PREFILL else 0,
+        warmup_tokens=study.warmup_tokens,
+        chat=study.format == "chat",
+        guided=False,
+        sampling=Sampling(**study.sampling.model_dump()),
+        suite_hash=suite_hash(prompts),
+        engine_hash=fingerprint(study.engine.model_dump(mode="json", exclude={"start_timeout_s"})),
+    )
+
+
+def _for_arm(cell: Cell, block: int, arm: str, settings: Arm) -> Cell:
+    placed = replace(cell, block=block, arm=arm, speculative_config=settings.speculative_config)
+    return replace(placed, key=cell_key(placed))
+
+
+def cell_key(cell: Cell) -> str:
+    """Readable name plus a hash of everything that changes the measurement: never a port, path or time-out."""
+    identity = {name: value for name, value in asdict(cell).items() if name != "key"}
+    name = f"b{cell.block}-{cell.arm}-{cell.tag}-{cell.protocol}-n{cell.concurrency}"
+    fits = name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
+    return f"{fits}-{fingerprint(identity)[:8]}"

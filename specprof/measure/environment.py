@@ -1,0 +1,73 @@
+"""The machine a study ran on: what a reader needs to judge whether two studies may be compared."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import specprof
+from specprof.store import now
+
+
+def machine() -> dict[str, Any]:
+    """Hardware, operating system and specprof's own version. Holds no host name, user name or path."""
+    return {
+        "specprof": specprof.__version__,
+        "git_commit": git_commit(),
+        "recorded_at": now(),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpus": gpus(),
+    }
+
+
+def git_commit() -> str | None:
+    """Commit of the checkout specprof runs from, with `+` if it was changed; None outside one."""
+    folder = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=5
+        )
+        changes = subprocess.run(
+            ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no", str(folder)],
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if commit.returncode != 0:
+        return None
+    return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Name and memory of each NVIDIA GPU; empty where there is none or no driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - the binding raises its own kinds, and none of them matters here
+        return []
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        found.append({"name": pynvml.nvmlDeviceGetName(handle), "memory_gib": round(memory.total / 2**30, 1)})
+    return found
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,116 @@
+"""The load client: the one hot path. While tokens arrive it stores a time and the bytes, and does nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from specprof.measure.wire import RawStream
+from specprof.records import ClientLoad, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SILENCE_S = 300  # a stream that says nothing for this long has failed
+LAG_PERIOD_S = 0.010
+
+_clock = time.perf_counter_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One request to send: encoded before the clock starts."""
+
+    prompt_id: str
+    phase: Phase
+    body: bytes
+
+
+@asynccontextmanager
+async def connected(base_url: str, num_streams: int) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session with `num_streams` connections already open, so that no measured request pays for a connect."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENCE_S)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=300)
+    headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
+    async with aiohttp.ClientSession(base_url, connector=connector, timeout=timeout, headers=headers) as session:
+        await asyncio.gather(*(_touch(session) for _ in range(num_streams)), return_exceptions=True)
+        yield session
+
+
+async def _touch(session: aiohttp.ClientSession) -> None:
+    async with session.get("/health") as response:
+        await response.read()
+
+
+async def closed_loop(
+    session: aiohttp.ClientSession,
+    path: str,
+    orders: Sequence[Order],
+    concurrency: int,
+    on_done: Callable[[], None] = lambda: None,
+) -> list[RawStream]:
+    """`concurrency` streams, each sending the next order as soon as its last one ended. Results in order of sending.
+
+    A request is *scheduled* the instant its stream became free for it, so any lateness of the client shows.
+    """
+    waiting: Iterator[Order] = iter(orders)
+    finished: list[RawStream] = []
+
+    async def stream(number: int) -> None:
+        for order in waiting:
+            raw = RawStream(order.prompt_id, order.phase, number, scheduled_ns=_clock())
+            finished.append(raw)
+            await _send(session, path, order.body, raw)
+            on_done()
+
+    async with asyncio.TaskGroup() as streams:
+        for number in range(min(concurrency, len(orders))):
+            streams.create_task(stream(number))
+    return finished
+
+
+async def _send(session: aiohttp.ClientSession, path: str, body: bytes, raw: RawStream) -> None:
+    reads = raw.reads
+    raw.sent_ns = _clock()
+    try:
+        async with session.post(path, data=body, allow_redirects=False) as response:
+            raw.status = response.status
+            async for data in response.content.iter_any():
+                reads.append((_clock(), data))
+    except TimeoutError:
+        raw.error = f"timed out: no data for {SILENCE_S} s"
+    except (aiohttp.ClientError, OSError) as problem:
+        raw.error = f"connection failed: {type(problem).__name__}: {problem}"
+    raw.done_ns = _clock()
+
+
+class ClientWatch:
+    """Measures the client while it measures: its CPU share, and how late its event loop wakes."""
+
+    def __init__(self) -> None:
+        self._lags: list[float] = []
+        self._began = 0.0
+        self._cpu = 0.0
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        self._began, self._cpu = time.perf_counter(), time.process_time()
+        while True:
+            due = time.perf_counter() + LAG_PERIOD_S
+            await asyncio.sleep(LAG_PERIOD_S)
+            self._lags.append(time.perf_counter() - due)
+
+    def load(self) -> ClientLoad:
+        """The client's load since `run` began."""
+        wall = max(time.perf_counter() - self._began, 1e-9)
+        ordered = sorted(self._lags) or [0.0]
+        return ClientLoad(
+            cpu_share=(time.process_time() - self._cpu) / wall,
+            loop_lag_p99_s=ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+        )

@@ -1,0 +1,152 @@
+"""The figures of one cell series, METHOD 1 and 3: speeds, latencies, acceptance, and where the wall went."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from specprof.analyse import stats, wall
+from specprof.analyse.acceptance import accepted_at, conditional
+from specprof.analyse.evidence import NOTHING, Key, Series
+from specprof.analyse.results import (
+    AcceptanceCounts,
+    CellFigures,
+    Figure,
+    GateFinding,
+    Loops,
+    Percentiles,
+)
+from specprof.analyse.stats import Array
+from specprof.records import arm_in_words
+
+
+def cell_figures(
+    key: Key, series: Series, *, prefill_speed: float | None, loops: Loops | None, gates: tuple[GateFinding, ...]
+) -> CellFigures:
+    """Every METHOD 1 figure of a series. `prefill_speed` (tok/s) is that of the same prompts, arm and N, read at once."""
+    tag, protocol, arm, concurrency = key
+    cell = series.cell
+    drafted = bool(series.pooled("num_steps").sum())
+    throughput = _throughput(series)
+    predicted = _predicted_wall(series, prefill_speed)
+    wall_s = float(np.mean([frame.wall_s for frame in series.frames]))
+    tokens = float(series.pooled("output_tokens").sum()) / len(series.frames)
+    tpot = float(series.pooled("tpot").mean()) if len(series.pooled("tpot")) else float("nan")
+    survived = _survival(series) if drafted else ()
+    return CellFigures(
+        tag=tag,
+        protocol=protocol,
+        stop=cell.stop.value,
+        length=cell.max_tokens,
+        arm=arm,
+        method=arm_in_words(cell.speculative_config),
+        concurrency=concurrency,
+        num_requests=len(series.pooled("e2el")),
+        num_launches=len({frame.data.launch for frame in series.frames}),
+        prompt_tokens=stats.median(series.pooled("prompt_tokens")),
+        output_tokens=stats.median(series.pooled("output_tokens")),
+        throughput_tok_s=throughput,
+        decode_speed_tok_s=stats.median(series.pooled("decode_speed")),
+        ttft_s=_percentiles(series.pooled("ttft")),
+        tpot_s=_percentiles(series.pooled("tpot")),
+        itl_s=_percentiles(np.concatenate([frame.gaps for frame in series.frames])),
+        e2el_s=_percentiles(series.pooled("e2el")),
+        chars_per_s=_scaled(throughput, _chars_per_token(series)),
+        acceptance_length=stats.ratio(*series.clusters("num_accepted", "num_steps"), offset=1.0) if drafted else None,
+        acceptance_length_request_mean=_request_mean(series) if drafted else None,
+        acceptance_rate=stats.ratio(*series.clusters("num_accepted", "num_drafted")) if drafted else None,
+        survival=survived,
+        conditional=tuple(Figure(float(v)) for v in conditional([s.value or 0.0 for s in survived])),
+        acceptance_counts=_counts(series) if cell.speculative_config else None,
+        tokens_per_engine_step=stats.ratio(*series.clusters("output_tokens", "engine_steps")),
+        wall_s=Figure(wall_s),
+        predicted_wall_s=Figure(predicted),
+        queue_share=_share(series, "queue_s"),
+        prefill_share=_share(series, "reading"),
+        decode_share=_share(series, "decoding"),
+        prefill_speed_tok_s=Figure(prefill_speed),
+        effective_concurrency=Figure(wall.effective_concurrency(throughput.value or 0.0, tpot)),
+        predicted_throughput_tok_s=Figure(wall.throughput(tokens, predicted) if predicted else None),
+        prediction_error=Figure(predicted / wall_s - 1 if predicted else None),
+        sum_of_rates_tok_s=Figure(_sum_of_rates(series)),
+        loops=loops,
+        gates=gates,
+    )
+
+
+def _throughput(series: Series) -> Figure:
+    """X, with prompts and launches in its interval."""
+    blocks = list(series.log_throughputs().values())
+    if not blocks:
+        return NOTHING
+    return stats.two_way(blocks, np.array(list(series.log_prompt_rates().values())))
+
+
+def _predicted_wall(series: Series, prefill_speed: float | None) -> float | None:
+    """METHOD 3 for a closed loop: all prompts are read, and the stream with most to write writes it."""
+    if not prefill_speed:
+        return None
+    walls = []
+    for frame in series.frames:
+        requests = frame.requests
+        longest = float(requests.groupby("stream")["output_tokens"].sum().max())
+        tpot = float((requests["last"] - requests["first"]).sum() / requests["later_tokens"].sum())
+        reading = wall.prefill_time(float(requests["prompt_tokens"].sum()), prefill_speed)
+        walls.append(wall.predicted_wall(reading, longest, 1 / tpot))
+    return float(np.mean(walls))
+
+
+def _share(series: Series, part: str) -> Figure:
+    """Share of all streams' time spent in one part: waiting at the server, reading (TTFT less queue), writing."""
+    total = series.pooled("e2el").sum()
+    queue = series.pooled("queue_s").sum()
+    seconds = {
+        "queue_s": queue,
+        "reading": series.pooled("ttft").sum() - queue,
+        "decoding": total - series.pooled("ttft").sum(),
+    }[part]
+    return Figure(float(seconds / total)) if total else NOTHING
+
+
+def _percentiles(values: Array) -> Percentiles | None:
+    if len(values) == 0:
+        return None
+    return Percentiles(*(stats.percentile(values, share) for share in (0.50, 0.90, 0.95, 0.99)))
+
+
+def _chars_per_token(series: Series) -> float:
+    return float(series.pooled("chars").sum() / max(series.pooled("output_tokens").sum(), 1))
+
+
+def _scaled(figure: Figure, factor: float) -> Figure:
+    return Figure(*(None if v is None else v * factor for v in (figure.value, figure.low, figure.high)))
+
+
+def _sum_of_rates(series: Series) -> float:
+    streams = min(series.cell.concurrency, len(series.frames[0].requests))
+    return float(series.pooled("decode_speed").mean()) * streams
+
+
+def _counts(series: Series) -> AcceptanceCounts:
+    return AcceptanceCounts(*(int(series.pooled(name).sum()) for name in ("num_steps", "num_drafted", "num_accepted")))
+
+
+def _request_mean(series: Series) -> Figure:
+    accepted, steps = series.clusters("num_accepted", "num_steps")
+    lengths = 1 + accepted[steps > 0] / steps[steps > 0]
+    return stats.log_mean(lengths)
+
+
+def _survival(series: Series) -> tuple[Figure, ...]:
+    positions = int((series.cell.speculative_config or {}).get("num_speculative_tokens", 0))
+    accepted: dict[str, Array] = defaultdict(lambda: np.zeros(positions))
+    for frame in series.frames:
+        for name, steps in zip(frame.requests["prompt_id"], frame.lists("accepted_per_step"), strict=True):
+            accepted[name] = accepted[name] + accepted_at(steps, positions)
+    steps_of = series.by_prompt("num_steps")
+    matrix = np.array([accepted[name] for name in steps_of])
+    under = np.array(list(steps_of.values()))
+    return tuple(stats.ratio(matrix[:, j], under) for j in range(positions))

@@ -1,0 +1,75 @@
+"""What speculation and batching each gave on the same prompts, METHOD 4, with the intervals of METHOD 5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from specprof.analyse import gains
+from specprof.analyse.evidence import Evidence, Key, contrast
+from specprof.analyse.results import CellFigures, Figure, GainFigures
+
+
+def key_of(cell: CellFigures) -> Key:
+    return cell.tag, cell.protocol, cell.arm, cell.concurrency
+
+
+def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFigures]) -> GainFigures | None:
+    tag, protocol, arm, concurrency = key_of(on)
+    if evidence.off_arm is None:
+        return None
+    keys = {
+        (a, n): (tag, protocol, evidence.off_arm if a == "off" else arm, n)
+        for a in ("off", "on")
+        for n in (1, concurrency)
+    }
+    off = shown.get(keys["off", concurrency])
+    if off is None:
+        return None
+    series = {place: evidence.series.get(key) for place, key in keys.items()}
+
+    def between(*terms: tuple[tuple[str, int], int]) -> Figure:
+        return contrast([(series[place], weight) for place, weight in terms])
+
+    n = concurrency
+    x_on, x_off = on.throughput_tok_s.value or float("nan"), off.throughput_tok_s.value or float("nan")
+    per_step_on = on.tokens_per_engine_step.value or float("nan")
+    per_step_ratio = per_step_on / (off.tokens_per_engine_step.value or float("nan"))
+    interaction = between((("on", n), 1), (("on", 1), -1), (("off", n), -1), (("off", 1), 1))
+    return GainFigures(
+        tag=tag,
+        protocol=protocol,
+        arm=arm,
+        method=on.method,
+        concurrency=n,
+        throughput_off_tok_s=off.throughput_tok_s,
+        throughput_on_tok_s=on.throughput_tok_s,
+        batching_gain=between((("on", n), 1), (("on", 1), -1)),
+        batching_gain_off=between((("off", n), 1), (("off", 1), -1)),
+        speculation_gain=between((("on", n), 1), (("off", n), -1)),
+        interaction=interaction,
+        step_time_ratio=Figure(gains.step_time_ratio(per_step_ratio, x_off, x_on)),
+        mediated_share=Figure(gains.mediated_share(per_step_ratio, x_on / x_off)),
+        residual=Figure(_residual(on, off, per_step_ratio)),
+        multiply=_inside(interaction, gains.INTERACTION_MARGIN),
+        valid=on.valid and off.valid,
+        num_blocks=min(on.num_launches, off.num_launches),
+    )
+
+
+def _residual(on: CellFigures, off: CellFigures, per_step_ratio: float) -> float:
+    """What tokens per step, steps per second and the share of time spent decoding leave over of X(on)/X(off)."""
+
+    def steps_per_s(cell: CellFigures) -> float:
+        return (cell.decode_speed_tok_s.value or float("nan")) / (cell.tokens_per_engine_step.value or float("nan"))
+
+    def share(cell: CellFigures) -> float:
+        return cell.decode_share.value or float("nan")
+
+    measured = (on.throughput_tok_s.value or float("nan")) / (off.throughput_tok_s.value or float("nan"))
+    return gains.residual(
+        measured, per_step_ratio, steps_per_s(on) / steps_per_s(off), share(on) / share(off)
+    )
+
+
+def _inside(figure: Figure, margin: float) -> bool:
+    return figure.low is not None and figure.high is not None and 1 - margin < figure.low and figure.high < 1 + margin

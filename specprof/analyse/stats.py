@@ -1,0 +1,125 @@
+"""Intervals, METHOD 5. Pure functions on arrays; ratios are argued on the log scale and returned on their own.
+
+Two things vary: which prompts were drawn, and how one engine launch differs from the next. An interval that contains
+only one of them says so by its caller (`num_launches`); it is never silently narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, isfinite, log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats as distributions
+
+from specprof.analyse.results import Figure
+
+Array = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+
+
+def t_quantile(degrees: float, confidence: float = CONFIDENCE) -> float:
+    """Two-sided Student t quantile: half-width in standard errors."""
+    return float(distributions.t.ppf(0.5 + confidence / 2, degrees))
+
+
+def around_log(estimate: float, standard_error: float, degrees: float, confidence: float = CONFIDENCE) -> Figure:
+    """exp(estimate ± t·SE)."""
+    reach = t_quantile(degrees, confidence) * standard_error
+    return Figure(exp(estimate), exp(estimate - reach), exp(estimate + reach))
+
+
+def ratio(numerators: Array, denominators: Array, *, offset: float = 0.0) -> Figure:
+    """offset + Σ numerators / Σ denominators over independent clusters (prompts), with its cluster delta interval.
+
+    The interval is symmetric on the logarithm with t_{n-1}: for acceptance (offset 1: ln τ) this holds its 95% where
+    binomial intervals and small bootstraps do not (METHOD 5). One cluster, or a ratio of zero, has no interval.
+    """
+    total = float(np.sum(denominators))
+    if total <= 0:
+        return Figure(None)
+    slope = float(np.sum(numerators)) / total
+    value, n = offset + slope, len(numerators)
+    if n < 2 or value <= 0:
+        return Figure(value)
+    residuals = numerators - slope * denominators
+    variance = n / (n - 1) * float(np.sum(residuals**2)) / total**2
+    return around_log(log(value), sqrt(variance) / value, n - 1)
+
+
+def log_mean(values: Array) -> Figure:
+    """Geometric mean of positive values with its t interval."""
+    if len(values) == 0:
+        return Figure(None)
+    logs = np.log(values)
+    if len(logs) < 2:
+        return Figure(exp(float(logs[0])))
+    return around_log(float(logs.mean()), float(logs.std(ddof=1)) / sqrt(len(logs)), len(logs) - 1)
+
+
+def median(values: Array) -> Figure:
+    """Median with the distribution-free interval of its order statistics; no interval under six values."""
+    if len(values) == 0:
+        return Figure(None)
+    ordered, n = np.sort(values), len(values)
+    rank = int(distributions.binom.ppf((1 - CONFIDENCE) / 2, n, 0.5))
+    if n < 6 or rank < 1:
+        return Figure(float(np.median(ordered)))
+    return Figure(float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[n - rank]))
+
+
+def percentile(values: Array, share: float) -> Figure:
+    """A quantile with the distribution-free interval of its order statistics; None where n cannot bound it."""
+    if len(values) == 0:
+        return Figure(None)
+    ordered, n = np.sort(values), len(values)
+    low = int(distributions.binom.ppf((1 - CONFIDENCE) / 2, n, share))
+    high = int(distributions.binom.ppf(1 - (1 - CONFIDENCE) / 2, n, share)) + 1
+    value = float(np.quantile(ordered, share))
+    if low < 1 or high > n:
+        return Figure(value)
+    return Figure(value, float(ordered[low - 1]), float(ordered[high - 1]))
+
+
+def two_way(per_block: Sequence[float], per_prompt: Array, confidence: float = CONFIDENCE) -> Figure:
+    """exp of a log quantity measured once per block, with prompt and launch variation both in its interval.
+
+    `per_block[b]`: the log quantity of block b (say ln X_on/X_off). `per_prompt[p]`: the same contrast for prompt p
+    alone, averaged over blocks: its spread is what another draw of prompts would change. With one block only the
+    prompts' part is known and used.
+    """
+    blocks = np.asarray(per_block, dtype=float)
+    estimate = float(blocks.mean())
+    if not isfinite(estimate):
+        return Figure(None)
+    error, degrees = pooled_error([variance_of_mean(blocks), variance_of_mean(per_prompt)])
+    if not degrees:
+        return Figure(exp(estimate))
+    return around_log(estimate, error, degrees, confidence)
+
+
+def variance_of_mean(values: Array) -> tuple[float, int]:
+    """Squared standard error of the mean, and its degrees of freedom; (0, 0) where one value cannot tell."""
+    finite = values[np.isfinite(values)]
+    if len(finite) < 2:
+        return 0.0, 0
+    return float(finite.var(ddof=1)) / len(finite), len(finite) - 1
+
+
+def pooled_error(parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """Standard error of a sum of independent means, with Satterthwaite's degrees of freedom (0 if nothing is known)."""
+    known = [(variance, degrees) for variance, degrees in parts if degrees > 0]
+    total = sum(variance for variance, _ in known)
+    spread = sum(variance**2 / degrees for variance, degrees in known)
+    degrees = total**2 / spread if spread > 0 else float(sum(d for _, d in known))
+    return sqrt(total), max(degrees, 1.0) if known else 0.0
+
+
+def equivalent(estimate: float, standard_error: float, degrees: float, *, margin: float) -> tuple[str, Figure]:
+    """TOST: is a log difference inside ±ln(1 + margin)? `pass`, `fail` (90% interval wholly outside) or `undecided`."""
+    reach = t_quantile(degrees, 0.90) * standard_error
+    low, high, bound = estimate - reach, estimate + reach, log(1 + margin)
+    inside, outside = -bound < low and high < bound, high < -bound or low > bound
+    return ("pass" if inside else "fail" if outside else "undecided"), Figure(estimate, low, high)

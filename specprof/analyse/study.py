@@ -1,0 +1,107 @@
+"""From sealed cells to everything a study has to say. The order here is the order of the argument."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from specprof.analyse import comparisons, gates, stats
+from specprof.analyse.cell import cell_figures
+from specprof.analyse.content import content_effects, two_cuts
+from specprof.analyse.evidence import Evidence, Key, Series
+from specprof.analyse.looping import loop_evidence, own_ends
+from specprof.analyse.results import (
+    CellFigures,
+    Figure,
+    GateFinding,
+    Loops,
+    PrefillFigures,
+    StudyFigures,
+)
+from specprof.analyse.split import key_of, split_gains
+from specprof.records import Role
+
+ALONE, TOGETHER = "one long prompt alone", "short prompts at once"
+
+
+def analyse(
+    study: str, evidence: Evidence, environment: Mapping[str, Any], order: Sequence[str] = ()
+) -> StudyFigures:
+    """Every figure of a study. `order`: content tags as they are to be shown."""
+    prefill = [_prefill(key, series) for key, series in evidence.series_of(Role.PREFILL)]
+    speeds = {(p.tag, p.arm, p.concurrency): p.speed_tok_s.value for p in prefill if p.shape == TOGETHER}
+    shown = [_cell(key, series, evidence, speeds) for key, series in evidence.series_of(Role.FIGURE)]
+    by_key = {key_of(cell): cell for cell in shown}
+    split = [split_gains(cell, evidence, by_key) for cell in shown if cell.arm != evidence.off_arm]
+
+    def place(item: Any) -> tuple[Any, ...]:
+        tag = order.index(item.tag) if item.tag in order else len(order)
+        return tag, item.tag, getattr(item, "protocol", ""), item.concurrency, item.arm != evidence.off_arm, item.arm
+
+    return StudyFigures(
+        study=study,
+        environment=environment,
+        cells=tuple(sorted(shown, key=place)),
+        gains=tuple(sorted((gain for gain in split if gain is not None), key=place)),
+        prefill=tuple(sorted(prefill, key=place)),
+        verdicts=(),
+        notes=tuple(_notes(evidence)),
+        contents=tuple(content_effects(evidence)),
+        cuts=tuple(two_cuts(evidence)),
+    )
+
+
+def _cell(key: Key, series: Series, evidence: Evidence, speeds: Mapping[Any, float | None]) -> CellFigures:
+    tag, _, arm, concurrency = key
+    loops = loop_evidence(series, own_ends(evidence, key))
+    found = tuple(_gates(key, series, evidence, loops))
+    return cell_figures(key, series, prefill_speed=speeds.get((tag, arm, concurrency)), loops=loops, gates=found)
+
+
+def _prefill(key: Key, series: Series) -> PrefillFigures:
+    tag, protocol, arm, concurrency = key
+    speeds = [frame.requests["prompt_tokens"].sum() / frame.wall_s for frame in series.frames]
+    return PrefillFigures(
+        tag=tag,
+        arm=arm,
+        shape=ALONE if protocol.endswith("-long") else TOGETHER,
+        concurrency=concurrency,
+        prompt_tokens=Figure(float(np.median(series.pooled("prompt_tokens")))),
+        speed_tok_s=stats.log_mean(np.array(speeds)),
+    )
+
+
+def _gates(key: Key, series: Series, evidence: Evidence, loops: Loops | None) -> Iterator[GateFinding]:
+    tag, protocol, _, _ = key
+    off = [
+        frame
+        for (t, p, arm, _), other in evidence.series.items()
+        if (t, p, arm) == (tag, protocol, evidence.off_arm)
+        for frame in other.frames
+    ]
+    seen = set()
+    for frame in series.frames:
+        found = [*gates.cell_gates(frame, loops), *comparisons.changed_output(frame, off)]
+        if frame.data.launch in evidence.drift:
+            found.append(evidence.drift[frame.data.launch])
+        for gate in found:
+            if (gate.gate, gate.name) not in seen:
+                seen.add((gate.gate, gate.name))
+                yield gate
+
+
+def _notes(evidence: Evidence) -> Iterator[str]:
+    launches: dict[str, set[int]] = defaultdict(set)
+    for frame in evidence.frames:
+        launches[frame.cell.arm].add(frame.data.launch)
+    fewest = min((len(found) for found in launches.values()), default=0)
+    if fewest == 1:
+        yield (
+            "One launch per arm: intervals hold the variation between prompts, not that between launches. "
+            "blocks: 4 would measure both."
+        )
+    elif fewest and fewest < 4:
+        yield f"{fewest} launches per arm: intervals are wide because launches are few; blocks: 4 is publishing grade."

@@ -1,0 +1,29 @@
+"""When a study with `blocks: auto` may stop: planned looks, and a boundary that pays for looking more than once.
+
+Looks after 4, 8 and 12 blocks with Pocock's constant boundary |z| > 2.289 keep the two-sided error at 5% over all three
+(Pocock 1977). Intervals at a look are therefore drawn at 97.79%, not 95%.
+"""
+
+from __future__ import annotations
+
+from scipy import stats as distributions
+
+from specprof.analyse.results import Figure, Outcome, StudyFigures
+
+POCOCK_Z = 2.289
+
+
+def look_confidence() -> float:
+    """Two-sided confidence of one look's interval."""
+    return float(1 - 2 * distributions.norm.sf(POCOCK_Z))
+
+
+def enough(figures: StudyFigures, target_half_width: float) -> bool:
+    """Whether a look may be the last: every verdict is decided and every valid speculation gain is known well enough."""
+    verdicts_decided = all(v.outcome is not Outcome.UNDECIDED for v in figures.verdicts)
+    gains = [gain.speculation_gain for gain in figures.gains if gain.valid]
+    return verdicts_decided and bool(gains or figures.verdicts) and all(_narrow(g, target_half_width) for g in gains)
+
+
+def _narrow(gain: Figure, target_half_width: float) -> bool:
+    return gain.half_width is not None and gain.half_width <= target_half_width

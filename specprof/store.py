@@ -129,7 +129,9 @@ def requests_of(table: pa.Table) -> Iterator[Request]:
         steps = {name: row.pop(name) for name in Speculation.__dataclass_fields__}
         speculation = None
         if steps["num_steps"] is not None:
-            per_step = {name: tuple(steps.pop(name)) for name in ("accepted_per_step", "drafted_per_step")}
+            per_step: dict[str, Any] = {
+                name: tuple(steps.pop(name)) for name in ("accepted_per_step", "drafted_per_step")
+            }
             speculation = Speculation(**steps, **per_step)
         lists = {name: tuple(row.pop(name)) for name in ("chunk_ns", "chunk_tokens", "token_ids")}
         told = server if server != ServerTimes() else None
@@ -170,7 +172,9 @@ class Store:
         words = (self.root / "study.sha256").read_text().split()
         if len(words) != 2 or words[1] != str(FORMAT):
             found = words[1] if len(words) == 2 else "none"
-            raise StoreError(f"{self.root}: format {found}, this specprof reads {FORMAT}. Use the version that wrote it.")
+            raise StoreError(
+                f"{self.root}: format {found}, this specprof reads {FORMAT}. Use the version that wrote it."
+            )
 
     def _require_same_study(self, study_text: str, study_hash: str) -> None:
         self._require_known_format()
@@ -193,13 +197,15 @@ class Store:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise StoreError(f"{self.root}: another run is measuring this study. Wait for it, or stop it.") from None
+                raise StoreError(
+                    f"{self.root}: another run is measuring this study. Wait for it, or stop it."
+                ) from None
             yield
 
     def declare_verdicts(self, digests: Mapping[str, str]) -> None:
         """Write down what each verdict says, by name, before anything is measured.
 
-        A verdict whose definition changed since is refused; one first declared beside sealed cells is post hoc for good.
+        A verdict whose definition changed since is refused; one first declared beside sealed cells stays post hoc.
         """
         declared = self.verdicts()
         post_hoc = any((self.root / "cells").glob("*/sealed.json"))
@@ -349,11 +355,12 @@ def _sync(path: Path) -> None:
 def _write(path: Path, content: bytes) -> None:
     """All or nothing: a reader sees the old file or the new one, whatever happens in between."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(temporary, path)
+    with _writing(path):
+        with temporary.open("wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(path)
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -369,7 +376,7 @@ def _read_json(path: Path) -> Any:
 
 @contextmanager
 def _writing(place: Path) -> Iterator[None]:
-    """A disk that will not take what is written: say which folder, and that nothing sealed is lost."""
+    """A disk that will not take what is written: say where, and that nothing sealed is lost."""
     try:
         yield
     except OSError as problem:

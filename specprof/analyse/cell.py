@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from specprof.analyse import stats, wall
 from specprof.analyse.acceptance import accepted_at, conditional
-from specprof.analyse.evidence import NOTHING, Key, Series
+from specprof.analyse.evidence import NOTHING, Key, Series, contrast
 from specprof.analyse.results import (
     AcceptanceCounts,
     CellFigures,
@@ -26,7 +24,7 @@ from specprof.records import arm_in_words
 def cell_figures(
     key: Key, series: Series, *, prefill_speed: float | None, loops: Loops | None, gates: tuple[GateFinding, ...]
 ) -> CellFigures:
-    """Every METHOD 1 figure of a series. `prefill_speed` (tok/s) is that of the same prompts, arm and N, read at once."""
+    """Every METHOD 1 figure of a series. `prefill_speed` (tok/s): of the same prompts, arm and N, read at once."""
     tag, protocol, arm, concurrency = key
     cell = series.cell
     drafted = bool(series.pooled("num_steps").sum())
@@ -34,7 +32,7 @@ def cell_figures(
     predicted = _predicted_wall(series, prefill_speed)
     wall_s = float(np.mean([frame.wall_s for frame in series.frames]))
     tokens = float(series.pooled("output_tokens").sum()) / len(series.frames)
-    tpot = float(series.pooled("tpot").mean()) if len(series.pooled("tpot")) else float("nan")
+    tpot = float(np.mean([frame.tpot_s for frame in series.frames]))
     survived = _survival(series) if drafted else ()
     return CellFigures(
         tag=tag,
@@ -59,7 +57,7 @@ def cell_figures(
         acceptance_length_request_mean=_request_mean(series) if drafted else None,
         acceptance_rate=stats.ratio(*series.clusters("num_accepted", "num_drafted")) if drafted else None,
         survival=survived,
-        conditional=tuple(Figure(float(v)) for v in conditional([s.value or 0.0 for s in survived])),
+        conditional=tuple(stats.point(v) for v in conditional([s.value or 0.0 for s in survived])),
         acceptance_counts=_counts(series) if cell.speculative_config else None,
         tokens_per_engine_step=stats.ratio(*series.clusters("output_tokens", "engine_steps")),
         wall_s=Figure(wall_s),
@@ -68,10 +66,10 @@ def cell_figures(
         prefill_share=_share(series, "reading"),
         decode_share=_share(series, "decoding"),
         prefill_speed_tok_s=Figure(prefill_speed),
-        effective_concurrency=Figure(wall.effective_concurrency(throughput.value or 0.0, tpot)),
+        effective_concurrency=stats.point(wall.effective_concurrency(throughput.value or 0.0, tpot)),
         predicted_throughput_tok_s=Figure(wall.throughput(tokens, predicted) if predicted else None),
         prediction_error=Figure(predicted / wall_s - 1 if predicted else None),
-        sum_of_rates_tok_s=Figure(_sum_of_rates(series)),
+        sum_of_rates_tok_s=stats.point(_sum_of_rates(series)),
         loops=loops,
         gates=gates,
     )
@@ -79,10 +77,7 @@ def cell_figures(
 
 def _throughput(series: Series) -> Figure:
     """X, with prompts and launches in its interval."""
-    blocks = list(series.log_throughputs().values())
-    if not blocks:
-        return NOTHING
-    return stats.two_way(blocks, np.array(list(series.log_prompt_rates().values())))
+    return contrast([(series, 1)])
 
 
 def _predicted_wall(series: Series, prefill_speed: float | None) -> float | None:
@@ -93,16 +88,18 @@ def _predicted_wall(series: Series, prefill_speed: float | None) -> float | None
     for frame in series.frames:
         requests = frame.requests
         longest = float(requests.groupby("stream")["output_tokens"].sum().max())
-        tpot = float((requests["last"] - requests["first"]).sum() / requests["later_tokens"].sum())
         reading = wall.prefill_time(float(requests["prompt_tokens"].sum()), prefill_speed)
-        walls.append(wall.predicted_wall(reading, longest, 1 / tpot))
-    return float(np.mean(walls))
+        if frame.tpot_s > 0:
+            walls.append(wall.predicted_wall(reading, longest, 1 / frame.tpot_s))
+    return float(np.mean(walls)) if walls else None
 
 
 def _share(series: Series, part: str) -> Figure:
     """Share of all streams' time spent in one part: waiting at the server, reading (TTFT less queue), writing."""
     total = series.pooled("e2el").sum()
     queue = series.pooled("queue_s").sum()
+    if part == "queue_s" and not len(series.pooled("queue_s")):
+        return NOTHING  # the server does not say; its queue is inside the reading then
     seconds = {
         "queue_s": queue,
         "reading": series.pooled("ttft").sum() - queue,
@@ -127,7 +124,8 @@ def _scaled(figure: Figure, factor: float) -> Figure:
 
 def _sum_of_rates(series: Series) -> float:
     streams = min(series.cell.concurrency, len(series.frames[0].requests))
-    return float(series.pooled("decode_speed").mean()) * streams
+    speeds = series.pooled("decode_speed")
+    return float(speeds.mean()) * streams if len(speeds) else float("nan")
 
 
 def _counts(series: Series) -> AcceptanceCounts:
@@ -137,11 +135,14 @@ def _counts(series: Series) -> AcceptanceCounts:
 def _request_mean(series: Series) -> Figure:
     accepted, steps = series.clusters("num_accepted", "num_steps")
     lengths = 1 + accepted[steps > 0] / steps[steps > 0]
-    return stats.log_mean(lengths)
+    return stats.ratio(lengths, np.ones(len(lengths)))
 
 
 def _survival(series: Series) -> tuple[Figure, ...]:
+    """S_j; empty where the server does not tell its verification steps one by one."""
     positions = int((series.cell.speculative_config or {}).get("num_speculative_tokens", 0))
+    if sum(len(steps) for frame in series.frames for steps in frame.lists("accepted_per_step")) == 0:
+        return ()
     accepted: dict[str, Array] = defaultdict(lambda: np.zeros(positions))
     for frame in series.frames:
         for name, steps in zip(frame.requests["prompt_id"], frame.lists("accepted_per_step"), strict=True):

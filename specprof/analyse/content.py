@@ -46,6 +46,8 @@ def identity(series: Series) -> Identity:
         tokens = float(requests["later_tokens"].sum())
         steps = float((requests["engine_steps"] - 1).sum())
         seconds = float((requests["last"] - requests["first"]).sum())
+        if not (tokens and steps and seconds):
+            continue  # nobody wrote on after a first chunk
         streams = min(frame.cell.concurrency, len(requests))
         parts.append([log(tokens / steps), log(steps / seconds), log(frame.throughput * seconds / tokens / streams)])
     return Identity(*(float(part) for part in np.mean(parts, axis=0)))
@@ -153,4 +155,4 @@ def _by_stop(evidence: Evidence, stop: Stop) -> dict[tuple[str, str, int], Serie
 
 
 def _same_prompts(a: Series, b: Series) -> bool:
-    return a.cell.prompt_ids == b.cell.prompt_ids and a.cell.sampling == b.cell.sampling
+    return set(a.cell.prompt_ids) == set(b.cell.prompt_ids) and a.cell.sampling == b.cell.sampling

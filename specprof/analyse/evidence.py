@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
-from typing import Any
+from math import exp, isnan, log
 
 import numpy as np
 
-from specprof.analyse import comparisons, stats
+from specprof.analyse import comparisons, ordering, stats
 from specprof.analyse.frames import CellFrame
-from specprof.analyse.results import Figure
+from specprof.analyse.results import CellFigures, Figure
 from specprof.analyse.stats import Array
 from specprof.records import Cell, Role
 from specprof.store import CellData
@@ -33,15 +32,16 @@ class Series:
 
     def pooled(self, column: str) -> Array:
         """A request column over all blocks, missing values left out."""
-        values = np.concatenate([frame.requests[column].to_numpy(dtype=float) for frame in self.frames])
-        return values[np.isfinite(values)]
+        values: Array = np.concatenate([frame.requests[column].to_numpy(dtype=np.float64) for frame in self.frames])
+        finite: Array = values[np.isfinite(values)]
+        return finite
 
     def by_prompt(self, column: str) -> dict[str, float]:
         """Sum of a request column per prompt over all blocks: the clusters of an acceptance interval."""
         sums: dict[str, float] = defaultdict(float)
         for frame in self.frames:
             for name, value in zip(frame.requests["prompt_id"], frame.requests[column], strict=True):
-                sums[name] += 0.0 if value != value else float(value)
+                sums[name] += 0.0 if isnan(value) else float(value)
         return sums
 
     def clusters(self, numerator: str, denominator: str) -> tuple[Array, Array]:
@@ -52,7 +52,7 @@ class Series:
 
     def log_throughputs(self) -> dict[int, float]:
         """ln X by block."""
-        return {f.cell.block: log(f.throughput) for f in self.frames if f.throughput == f.throughput}
+        return {f.cell.block: log(f.throughput) for f in self.frames if not isnan(f.throughput)}
 
     def log_by_prompt(self, column: str) -> dict[str, float]:
         """Mean ln of a positive request column per prompt, over blocks."""
@@ -63,30 +63,40 @@ class Series:
                     values[name].append(log(value))
         return {name: float(np.mean(logs)) for name, logs in values.items()}
 
-    def log_prompt_rates(self) -> dict[str, float]:
-        """ln(output tokens / latency) of each prompt, averaged over blocks: its share in ln X, up to a constant."""
-        return self.log_by_prompt("rate")
+    def log_by_block(self, column: str) -> dict[int, float]:
+        """Mean ln of a positive request column over prompts, by block."""
+        logs = {f.cell.block: np.log(f.requests.loc[f.requests[column] > 0, column]) for f in self.frames}
+        return {block: float(values.mean()) for block, values in logs.items() if len(values)}
 
 
 Key = tuple[str, str, str, int]  # tag, protocol, arm, concurrency
 
 
+def key_of(cell: Cell | CellFigures) -> Key:
+    """What a figure speaks of, whatever the block."""
+    return cell.tag, cell.protocol, cell.arm, cell.concurrency
+
+
 class Evidence:
-    """The cells of a study, sorted by what they are for."""
+    """The cells of a study, sorted by what they are for. A cell whose every request failed is in no series."""
 
     def __init__(self, cells: Iterable[CellData]) -> None:
         self.frames = [CellFrame(data) for data in cells]
         grouped: dict[Key, list[CellFrame]] = defaultdict(list)
         for frame in self.frames:
             cell = frame.cell
-            if cell.role is not Role.SENTINEL:
-                grouped[cell.tag, cell.protocol, cell.arm, cell.concurrency].append(frame)
+            if cell.role is not Role.SENTINEL and not frame.requests.empty:
+                grouped[key_of(cell)].append(frame)
         self.series = {key: Series(tuple(found)) for key, found in sorted(grouped.items(), key=lambda item: item[0])}
         self.drift = comparisons.drift(self.frames)
 
     def series_of(self, role: Role) -> Iterator[tuple[Key, Series]]:
         """Series of one role."""
         return ((key, series) for key, series in self.series.items() if series.cell.role is role)
+
+    def failed(self, key: Key) -> list[CellFrame]:
+        """The cells of a series' key that have nothing but failures."""
+        return [frame for frame in self.frames if frame.requests.empty and key_of(frame.cell) == key]
 
     @property
     def off_arm(self) -> str | None:
@@ -95,20 +105,33 @@ class Evidence:
 
 
 def contrast(terms: Sequence[tuple[Series | None, int]], confidence: float = stats.CONFIDENCE) -> Figure:
-    """exp of a weighted sum of ln X over cells: per block for launches, per prompt for prompts."""
+    """exp of a weighted sum of ln X over cells, with launches (blocks) and prompts in its interval."""
     known = [(series, weight) for series, weight in terms if series is not None]
     if len(known) < len(terms):
         return NOTHING
     if all(a[0] is b[0] for a, b in zip(known[::2], known[1::2], strict=False)):
-        return Figure(1.0, 1.0, 1.0)  # a cell against itself
-    per_block = _combined([(series.log_throughputs(), weight) for series, weight in known])
-    per_prompt = _combined([(series.log_prompt_rates(), weight) for series, weight in known])
+        return Figure(1.0, 1.0, 1.0) if len(known) > 1 else _interval(known, confidence)  # a cell against itself
+    return _interval(known, confidence)
+
+
+def _interval(terms: Sequence[tuple[Series, int]], confidence: float) -> Figure:
+    per_block = _by_block([(series.log_throughputs(), weight) for series, weight in terms])
     if not per_block:
         return NOTHING
-    return stats.two_way(per_block, np.array(per_prompt), confidence)
+    loops = [(_loop(series), weight) for series, weight in terms]
+    prompts, degrees = ordering.prompt_variance(loops)
+    if len(per_block) == 1:
+        prompts += ordering.order_variance(loops)
+    return stats.two_way(per_block, (prompts, degrees), confidence)
 
 
-def _combined(terms: Sequence[tuple[Mapping[Any, float], int]]) -> list[float]:
-    """The weighted sum over the units (blocks, prompts) that every term has."""
-    shared = [unit for unit in terms[0][0] if all(unit in values for values, _ in terms)]
-    return [sum(values[unit] * weight for values, weight in terms) for unit in shared]
+def _by_block(terms: Sequence[tuple[Mapping[int, float], int]]) -> list[float]:
+    """The weighted sum in each block that every term has."""
+    shared = [block for block in terms[0][0] if all(block in values for values, _ in terms)]
+    return [sum(values[block] * weight for values, weight in terms) for block in shared]
+
+
+def _loop(series: Series) -> ordering.Loop:
+    """What each prompt of a series took, averaged over blocks."""
+    logs, tokens = series.log_by_prompt("e2el"), series.log_by_prompt("output_tokens")
+    return ordering.Loop({name: exp(logs[name]) for name in logs}, tokens, series.cell.concurrency)

@@ -1,6 +1,7 @@
 """Sealed cells → frames: one row per measured request, every METHOD 1 quantity a column, computed on whole columns.
 
-Warm-ups and failed requests are records too; `requests` keeps the measured ones that ended as asked, `failures` the rest.
+Warm-ups and failed requests are records too; `requests` keeps the measured ones that ended as asked, `failures` the
+rest.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from specprof.analyse.acceptance import engine_steps
 from specprof.analyse.stats import Array
@@ -48,15 +50,17 @@ class CellFrame:
     @cached_property
     def failures(self) -> pd.DataFrame:
         """Measured requests that failed: prompt_id, error."""
-        failed = self._measured.filter(pc.or_(pc.is_valid(self._measured["error"]), pc.invert(_has_tokens(self._measured))))
-        frame = failed.select(["prompt_id", "error"]).to_pandas()
+        failed = self._measured.filter(
+            pc.or_(pc.is_valid(self._measured["error"]), pc.invert(_has_tokens(self._measured)))
+        )
+        frame: pd.DataFrame = failed.select(["prompt_id", "error"]).to_pandas()
         return frame.fillna({"error": "no token arrived"})
 
     @cached_property
     def requests(self) -> pd.DataFrame:
         """One row per request that ended as asked."""
         table = self.table
-        frame = table.select(_PLAIN + _SERVER).to_pandas()
+        frame: pd.DataFrame = table.select(_PLAIN + _SERVER).to_pandas()
         scheduled, sent, done = (_column(table, name) / NS for name in ("scheduled_ns", "sent_ns", "done_ns"))
         first, last = _edges(table["chunk_ns"])
         first_tokens, _ = _edges(table["chunk_tokens"])
@@ -76,6 +80,12 @@ class CellFrame:
         tokens, chunks = (frame[name].to_numpy(dtype=float) for name in ("output_tokens", "num_chunks"))
         frame["engine_steps"] = engine_steps(tokens, accepted, chunks)
         return frame
+
+    @cached_property
+    def tpot_s(self) -> float:
+        """TPOT over all tokens of the cell, so that a text weighs as much as it wrote; NaN where nobody wrote on."""
+        tokens = float(self.requests["later_tokens"].sum())
+        return float((self.requests["last"] - self.requests["first"]).sum()) / tokens if tokens else float("nan")
 
     @cached_property
     def wall_s(self) -> float:
@@ -101,7 +111,7 @@ class CellFrame:
         gaps = np.diff(flat) / NS
         return np.asarray(np.delete(gaps, starts - 1), dtype=float)
 
-    def lists(self, column: str) -> list[np.ndarray]:  # type: ignore[type-arg]
+    def lists(self, column: str) -> list[NDArray[np.int64]]:
         """A list column as one numpy array per request (missing lists are empty)."""
         return [np.asarray(row if row is not None else [], dtype=np.int64) for row in self.table[column].to_pylist()]
 

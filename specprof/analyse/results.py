@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, StrEnum
+from math import isfinite
 from typing import Any
 
 
@@ -70,7 +71,8 @@ class AcceptanceCounts:
 class Loops:
     """Gate 7's evidence: text that repeats itself, and the same figures with and without it.
 
-    `before_eos` uses only tokens before the text would have ended by itself; None where no text would have.
+    `before_eos` uses only tokens before the text would have ended by itself; None where no text would have. All three
+    per-step figures leave out each text's first step, so that they compare like with like.
     """
 
     num_requests_flagged: int
@@ -80,6 +82,7 @@ class Loops:
     tokens_per_engine_step_before_eos: Figure
     acceptance_length_unflagged: Figure
     decode_speed_unflagged_tok_s: Figure
+    tokens_per_engine_step_all: Figure = Figure(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +144,8 @@ class GainFigures:
     """What speculation and batching each gave, METHOD 4, for one content, protocol, arm and concurrency.
 
     `interaction` is batching_gain / batching_gain_off; only where its interval lies inside ±5% may the two gains be
-    multiplied (`multiply`). `mediated_share` is Δln(tokens per engine step) / Δln(decode speed) of on against off.
-    `residual` is measured / (product of factors) - 1. `step_time_ratio` is on / off: what carrying a draft costs a step.
+    multiplied (`multiply`). `mediated_share` is Δln(tokens per engine step) / Δln X of on against off.
+    `residual` is measured / (product of factors) - 1. `step_time_ratio` is on / off: what a draft costs a step.
     """
 
     tag: str
@@ -199,7 +202,7 @@ class ContentFigures:
 
 @dataclass(frozen=True, slots=True)
 class CutFigures:
-    """The two cuts of seed 000: natural → forced on the same prompts, then content → content. `whole` is their product."""
+    """The two cuts of seed 000: natural → forced on the same prompts, then content → content; `whole` = both."""
 
     tag: str
     other_tag: str
@@ -218,7 +221,7 @@ class CutFigures:
 class Outcome(StrEnum):
     """Undecided is an answer."""
 
-    PASS = "pass"
+    PASS = "pass"  # noqa: S105 - no secret
     FAIL = "fail"
     UNDECIDED = "undecided"
 
@@ -281,5 +284,5 @@ def as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
     if isinstance(value, float):
-        return float(f"{value:.6g}") if value == value else None  # NaN has no place in JSON
+        return float(f"{value:.6g}") if isfinite(value) else None  # NaN and infinity have no place in JSON
     return value

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specprof.analyse import gains
-from specprof.analyse.evidence import Evidence, Key, contrast
+from specprof.analyse import gains, stats
+from specprof.analyse.evidence import Evidence, Key, contrast, key_of
 from specprof.analyse.results import CellFigures, Figure, GainFigures
-
-
-def key_of(cell: CellFigures) -> Key:
-    return cell.tag, cell.protocol, cell.arm, cell.concurrency
 
 
 def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFigures]) -> GainFigures | None:
@@ -47,11 +43,11 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
         batching_gain_off=between((("off", n), 1), (("off", 1), -1)),
         speculation_gain=between((("on", n), 1), (("off", n), -1)),
         interaction=interaction,
-        step_time_ratio=Figure(gains.step_time_ratio(per_step_ratio, x_off, x_on)),
-        mediated_share=Figure(gains.mediated_share(per_step_ratio, x_on / x_off)),
-        residual=Figure(_residual(on, off, per_step_ratio)),
+        step_time_ratio=stats.point(gains.step_time_ratio(per_step_ratio, x_off, x_on)),
+        mediated_share=stats.point(gains.mediated_share(per_step_ratio, x_on / x_off)),
+        residual=stats.point(_residual(on, off, per_step_ratio)),
         multiply=_inside(interaction, gains.INTERACTION_MARGIN),
-        valid=on.valid and off.valid,
+        valid=all(shown[key].valid for key in (*keys.values(), key_of(on)) if key in shown),
         num_blocks=min(on.num_launches, off.num_launches),
     )
 
@@ -66,9 +62,7 @@ def _residual(on: CellFigures, off: CellFigures, per_step_ratio: float) -> float
         return cell.decode_share.value or float("nan")
 
     measured = (on.throughput_tok_s.value or float("nan")) / (off.throughput_tok_s.value or float("nan"))
-    return gains.residual(
-        measured, per_step_ratio, steps_per_s(on) / steps_per_s(off), share(on) / share(off)
-    )
+    return gains.residual(measured, per_step_ratio, steps_per_s(on) / steps_per_s(off), share(on) / share(off))
 
 
 def _inside(figure: Figure, margin: float) -> bool:

@@ -20,6 +20,11 @@ Array = NDArray[np.float64]
 CONFIDENCE = 0.95
 
 
+def point(value: float | None) -> Figure:
+    """A figure without an interval; None where the arithmetic had nothing to work on."""
+    return Figure(float(value) if value is not None and isfinite(value) else None)
+
+
 def t_quantile(degrees: float, confidence: float = CONFIDENCE) -> float:
     """Two-sided Student t quantile: half-width in standard errors."""
     return float(distributions.t.ppf(0.5 + confidence / 2, degrees))
@@ -83,18 +88,17 @@ def percentile(values: Array, share: float) -> Figure:
     return Figure(value, float(ordered[low - 1]), float(ordered[high - 1]))
 
 
-def two_way(per_block: Sequence[float], per_prompt: Array, confidence: float = CONFIDENCE) -> Figure:
+def two_way(per_block: Sequence[float], prompts: tuple[float, int], confidence: float = CONFIDENCE) -> Figure:
     """exp of a log quantity measured once per block, with prompt and launch variation both in its interval.
 
-    `per_block[b]`: the log quantity of block b (say ln X_on/X_off). `per_prompt[p]`: the same contrast for prompt p
-    alone, averaged over blocks: its spread is what another draw of prompts would change. With one block only the
-    prompts' part is known and used.
+    `per_block[b]`: the log quantity of block b (say ln X_on/X_off). `prompts`: variance that another draw of prompts
+    would bring, with its degrees of freedom. With one block only the prompts' part is known and used.
     """
     blocks = np.asarray(per_block, dtype=float)
     estimate = float(blocks.mean())
     if not isfinite(estimate):
         return Figure(None)
-    error, degrees = pooled_error([variance_of_mean(blocks), variance_of_mean(per_prompt)])
+    error, degrees = pooled_error([variance_of_mean(blocks), prompts])
     if not degrees:
         return Figure(exp(estimate))
     return around_log(estimate, error, degrees, confidence)

@@ -30,7 +30,7 @@ def warmup_length(durations: Array) -> int | None:
 
 
 def _changepoint(logs: Array) -> int:
-    """Length of a beginning that differs in mean from the rest: best split by squared error, kept only if it matters."""
+    """Length of a beginning that differs in mean from the rest: best split by squared error, kept if it matters."""
     candidates = range(1, int(len(logs) * MAX_WARMUP_SHARE) + 1)
     best = min(candidates, key=lambda k: float(logs[:k].var() * k + logs[k:].var() * (len(logs) - k)))
     before, after = logs[:best], logs[best:]

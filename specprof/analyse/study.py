@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from math import exp
 from typing import Any
 
 import numpy as np
 
 from specprof.analyse import comparisons, gates, stats
 from specprof.analyse.cell import cell_figures
-from specprof.analyse.content import content_effects, two_cuts
-from specprof.analyse.evidence import Evidence, Key, Series
+from specprof.analyse.content import content_effects, identity, two_cuts
+from specprof.analyse.evidence import Evidence, Key, Series, key_of
 from specprof.analyse.looping import loop_evidence, own_ends
 from specprof.analyse.results import (
     CellFigures,
@@ -21,15 +22,13 @@ from specprof.analyse.results import (
     PrefillFigures,
     StudyFigures,
 )
-from specprof.analyse.split import key_of, split_gains
+from specprof.analyse.split import split_gains
 from specprof.records import Role
 
 ALONE, TOGETHER = "one long prompt alone", "short prompts at once"
 
 
-def analyse(
-    study: str, evidence: Evidence, environment: Mapping[str, Any], order: Sequence[str] = ()
-) -> StudyFigures:
+def analyse(study: str, evidence: Evidence, environment: Mapping[str, Any], order: Sequence[str] = ()) -> StudyFigures:
     """Every figure of a study. `order`: content tags as they are to be shown."""
     prefill = [_prefill(key, series) for key, series in evidence.series_of(Role.PREFILL)]
     speeds = {(p.tag, p.arm, p.concurrency): p.speed_tok_s.value for p in prefill if p.shape == TOGETHER}
@@ -75,29 +74,46 @@ def _prefill(key: Key, series: Series) -> PrefillFigures:
 
 
 def _gates(key: Key, series: Series, evidence: Evidence, loops: Loops | None) -> Iterator[GateFinding]:
-    tag, protocol, _, _ = key
+    tag, protocol, _, concurrency = key
     off = [
         frame
         for (t, p, arm, _), other in evidence.series.items()
         if (t, p, arm) == (tag, protocol, evidence.off_arm)
         for frame in other.frames
     ]
-    seen = set()
-    for frame in series.frames:
-        found = [*gates.cell_gates(frame, loops), *comparisons.changed_output(frame, off)]
+    found: list[GateFinding] = []
+    for frame in (*series.frames, *evidence.failed(key)):
+        found += [*gates.cell_gates(frame, loops), *comparisons.changed_output(frame, off)]
         if frame.data.launch in evidence.drift:
             found.append(evidence.drift[frame.data.launch])
-        for gate in found:
-            if (gate.gate, gate.name) not in seen:
-                seen.add((gate.gate, gate.name))
-                yield gate
+    without = evidence.series.get((tag, protocol, evidence.off_arm or "", concurrency))
+    if without is not None and series.cell.speculative_config:
+        found += _above_cause(series, without)
+    first: dict[tuple[int, str], GateFinding] = {}
+    for gate in found:
+        first.setdefault((gate.gate, gate.name), gate)
+    yield from first.values()
+
+
+def _above_cause(on: Series, off: Series) -> Iterator[GateFinding]:
+    if not (len(on.pooled("tpot")) and len(off.pooled("tpot"))):
+        return
+    with_drafts, without = identity(on), identity(off)
+    gain = exp(with_drafts.total - without.total)
+    finding = comparisons.above_cause(gain, exp(with_drafts.tokens_per_step), exp(without.tokens_per_step))
+    if finding is not None:
+        yield finding
 
 
 def _notes(evidence: Evidence) -> Iterator[str]:
-    launches: dict[str, set[int]] = defaultdict(set)
+    for key in sorted({key_of(f.cell) for f in evidence.frames if f.cell.role is Role.FIGURE} - set(evidence.series)):
+        tag, protocol, arm, concurrency = key
+        why = next(iter(evidence.failed(key)[0].failures["error"]), "no request was measured")
+        yield f"{tag}, {protocol}, {arm}, N = {concurrency}: no figure, every request failed ({why})."
+    blocks: dict[str, set[int]] = defaultdict(set)  # not launches: a resumed block has two
     for frame in evidence.frames:
-        launches[frame.cell.arm].add(frame.data.launch)
-    fewest = min((len(found) for found in launches.values()), default=0)
+        blocks[frame.cell.arm].add(frame.cell.block)
+    fewest = min((len(found) for found in blocks.values()), default=0)
     if fewest == 1:
         yield (
             "One launch per arm: intervals hold the variation between prompts, not that between launches. "

@@ -19,7 +19,7 @@ def look_confidence() -> float:
 
 
 def enough(figures: StudyFigures, target_half_width: float) -> bool:
-    """Whether a look may be the last: every verdict is decided and every valid speculation gain is known well enough."""
+    """Whether a look may be the last: every verdict is decided, every valid speculation gain known well enough."""
     verdicts_decided = all(v.outcome is not Outcome.UNDECIDED for v in figures.verdicts)
     gains = [gain.speculation_gain for gain in figures.gains if gain.valid]
     return verdicts_decided and bool(gains or figures.verdicts) and all(_narrow(g, target_half_width) for g in gains)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import ceil, log
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,7 @@ from specprof.study.config import Selector, Study, VerdictSpec
 PUBLISHABLE_BLOCKS = 4
 
 
-def judge(
-    study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdict]
-) -> Iterator[VerdictFigures]:
+def judge(study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdict]) -> Iterator[VerdictFigures]:
     """Every verdict of the study. One that was not `declared` before the first measurement is post hoc.
 
     With `blocks: auto` the interval is that of a planned look, wide enough to have looked before.
@@ -76,6 +75,13 @@ def _ratio(spec: VerdictSpec, over: Series | None, under: Series | None, confide
         return contrast([(over, 1), (under, -1)], confidence)
     if over is None or under is None:
         return Figure(None)
-    mine, theirs = (series.log_by_prompt("decode_speed") for series in (over, under))
-    gaps = np.array([mine[name] - theirs[name] for name in mine if name in theirs])
-    return stats.two_way([float(gaps.mean())], gaps, confidence) if len(gaps) else Figure(None)
+    by_block = _gaps(over.log_by_block("decode_speed"), under.log_by_block("decode_speed"))
+    by_prompt = _gaps(over.log_by_prompt("decode_speed"), under.log_by_prompt("decode_speed"))
+    return (
+        stats.two_way(list(by_block), stats.variance_of_mean(by_prompt), confidence) if len(by_block) else Figure(None)
+    )
+
+
+def _gaps(over: Mapping[Any, float], under: Mapping[Any, float]) -> stats.Array:
+    """The differences in the blocks, or for the prompts, that both have."""
+    return np.array([over[unit] - under[unit] for unit in over if unit in under])

@@ -34,10 +34,15 @@ def git_commit() -> str | None:
     folder = Path(__file__).parent
     try:
         commit = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=5
+            ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=5,
         )
         changes = subprocess.run(
             ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no", str(folder)],
+            check=False,
             capture_output=True,
             text=True,
             timeout=5,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -109,8 +110,8 @@ class ClientWatch:
     def load(self) -> ClientLoad:
         """The client's load since `run` began."""
         wall = max(time.perf_counter() - self._began, 1e-9)
-        ordered = sorted(self._lags) or [0.0]
+        lags = sorted(self._lags) or [0.0]
         return ClientLoad(
             cpu_share=(time.process_time() - self._cpu) / wall,
-            loop_lag_p99_s=ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+            loop_lag_p99_s=lags[ceil(0.99 * len(lags)) - 1],
         )

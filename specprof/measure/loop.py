@@ -10,7 +10,9 @@ from typing import Protocol, TypeVar
 from specprof.engine import endpoint
 from specprof.engine.protocol import Engine
 from specprof.engine.start import start
+from specprof.errors import EngineDied
 from specprof.measure import wire
+from specprof.measure.clock import on_engine_clock, time_scale
 from specprof.measure.load import ClientWatch, Order, closed_loop, connected
 from specprof.records import Cell, CellRecord, Counters, Launch, Phase, Prompt
 from specprof.store import Store, now
@@ -102,10 +104,14 @@ async def _measure(
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         after = await _settled(engine)
+        requests = [wire.decode(stream) for stream in (*warm, *raw)]
+        if any(request.error for request in requests):
+            await asyncio.sleep(SETTLE_S)  # a dying engine fails requests first: let its death be noticed, not sealed
+    scale = time_scale(engine)
     return CellRecord(
         cell=cell,
         launch=launch,
-        requests=tuple(wire.decode(stream) for stream in (*warm, *raw)),
+        requests=tuple(on_engine_clock(request, scale) for request in requests),
         before=before,
         after=after,
         gauges=tuple(gauges),
@@ -147,18 +153,19 @@ async def _unless_dead(engine: Engine, work: Awaitable[T]) -> T:
     try:
         while not driving.done():
             await asyncio.wait({driving}, timeout=WATCH_PERIOD_S)
-            if (death := engine.death()) is not None:
-                raise death
+            _raise_if_dead(engine)
+        return driving.result()
+    except EngineDied:
+        raise
+    except Exception:
+        for _ in range(int(SETTLE_S / WATCH_PERIOD_S)):  # sockets may go before the process does
+            _raise_if_dead(engine)
+            await asyncio.sleep(WATCH_PERIOD_S)
+        raise
     finally:
         driving.cancel()
-    return _result(driving, engine)
 
 
-def _result(driving: asyncio.Future[T], engine: Engine) -> T:
-    try:
-        return driving.result()
-    except Exception:
-        if (death := engine.death()) is not None:
-            raise death from None
-        raise
-
+def _raise_if_dead(engine: Engine) -> None:
+    if (death := engine.death()) is not None:
+        raise death

@@ -23,6 +23,7 @@ from specprof.records import (
 )
 
 MAX_ERROR_CHARS = 300
+MAX_COUNT = 2**31 - 1  # token ids and counts are stored as 32-bit integers
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ def path_of(cell: Cell) -> str:
 
 
 def encode(cell: Cell, prompt: Prompt, model: str, *, max_tokens: int) -> bytes:
-    """The request body. Every sampling parameter is sent: a server's defaults come from the model and hide in no result."""
+    """The request body. Every sampling parameter is sent: a server's defaults come from the model, and no result says so."""
     sampling = cell.sampling
     body: dict[str, Any] = {
         "model": model,
@@ -83,7 +84,7 @@ def decode(raw: RawStream) -> Request:
         try:
             for at_ns, payload in events(raw.reads):
                 seen.take(at_ns, payload)
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as problem:
+        except (ValueError, TypeError, KeyError, AttributeError) as problem:
             error = f"malformed stream: {problem}"[:MAX_ERROR_CHARS]
         error = error or seen.problem()
     return Request(
@@ -116,8 +117,7 @@ def events(reads: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     data: list[bytes] = []
     for at_ns, block in reads:
         *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            line = line.removesuffix(b"\r")
+        for line in (ended.removesuffix(b"\r") for ended in lines):
             if line.startswith(b"data:"):
                 data.append(line[5:].removeprefix(b" "))
             elif not line and data:
@@ -157,22 +157,21 @@ class _Seen:
             self._take_metrics(event["metrics"])
 
     def _take_choice(self, at_ns: int, choice: dict[str, Any]) -> None:
-        ids = choice.get("token_ids") or ()
+        ids = _counts(choice.get("token_ids"))
         if ids:
             self.chunk_ns.append(at_ns)
             self.chunk_tokens.append(len(ids))
             self.token_ids.extend(ids)
         text = choice.get("text") or (choice.get("delta") or {}).get("content")
-        if text:
-            self.text.append(text)
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.text.append(_text(text or ""))
+        self.finish_reason = _text(choice.get("finish_reason") or self.finish_reason or "") or None
 
     def _take_usage(self, usage: dict[str, Any]) -> None:
-        self.prompt_tokens = int(usage["prompt_tokens"])
-        self.completion_tokens = int(usage["completion_tokens"])
+        self.prompt_tokens = _count(usage["prompt_tokens"])
+        self.completion_tokens = _count(usage["completion_tokens"])
         details = usage.get("prompt_tokens_details")
         if details is not None:
-            self.cached_tokens = int(details.get("cached_tokens") or 0)
+            self.cached_tokens = _count(details.get("cached_tokens") or 0)
 
     def _take_metrics(self, metrics: dict[str, Any]) -> None:
         def seconds(name: str) -> float | None:
@@ -185,11 +184,11 @@ class _Seen:
         told = metrics.get("speculative_decoding")
         if told is not None:
             self.speculation = Speculation(
-                num_steps=int(told["num_spec_steps"]),
-                num_drafted=int(told["num_draft_tokens"]),
-                num_accepted=int(told["num_accepted_draft_tokens"]),
-                accepted_per_step=tuple(told.get("per_step_accepted") or ()),
-                drafted_per_step=tuple(told.get("per_step_drafted") or ()),
+                num_steps=_count(told["num_spec_steps"]),
+                num_drafted=_count(told["num_draft_tokens"]),
+                num_accepted=_count(told["num_accepted_draft_tokens"]),
+                accepted_per_step=_counts(told.get("per_step_accepted")),
+                drafted_per_step=_counts(told.get("per_step_drafted")),
             )
 
     def problem(self) -> str | None:
@@ -205,12 +204,29 @@ class _Seen:
         return None
 
 
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"a token id or count must be an integer from 0 to {MAX_COUNT}")
+    return value
+
+
+def _counts(value: Any) -> tuple[int, ...]:
+    return tuple(_count(item) for item in value or ())
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text must be a string")
+    return value
+
+
 def _message(payload: bytes) -> str:
+    """What an error body says: the innermost `error` or `message` of its JSON, else the body itself."""
+    text = payload.decode(errors="replace")
     try:
-        error = orjson.loads(payload)
-        while isinstance(error, dict):
-            error = error.get("error") or error.get("message") or str(error)
-        text = str(error)
+        said = orjson.loads(payload)
     except ValueError:
-        text = payload.decode(errors="replace")
-    return " ".join(text.split())[:MAX_ERROR_CHARS] or "no message"
+        said = None
+    while isinstance(said, dict):
+        said = said.get("error") or said.get("message")
+    return " ".join((said if isinstance(said, str) else text).split())[:MAX_ERROR_CHARS] or "no message"

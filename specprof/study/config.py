@@ -6,7 +6,6 @@ key that is silently ignored is a measurement of something else.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -27,7 +26,7 @@ from pydantic import (
 
 from specprof.errors import InputError
 from specprof.records import Sampling, Stop
-
+from specprof.study.strict import find, nearest, one_line
 
 AUTO_LOOKS = (4, 8, 12)  # METHOD 5; more looks would need another boundary (`decide.looks`)
 
@@ -49,7 +48,7 @@ class Strict(BaseModel):
 
 
 class VllmEngine(Strict):
-    """A vLLM process that specprof starts and stops. `args` become CLI flags: `max_model_len: 2048` → `--max-model-len`."""
+    """A vLLM process that specprof starts and stops. `args` become its flags: `max_model_len` → `--max-model-len`."""
 
     kind: Literal["vllm"]
     model: str
@@ -107,11 +106,12 @@ class HubDataset(Strict):
 
 
 class Workload(Strict):
-    """A content tag and where its prompts come from: a suite file, or a data set."""
+    """A content tag and where its prompts come from: a suite file (or `ids` of it), or a data set."""
 
     tag: Name
     suite: Path | None = None
     hub: HubDataset | None = None
+    ids: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Workload:
@@ -141,7 +141,7 @@ class SamplingOverride(Strict):
 
 
 class Protocol(Strict):
-    """How a text ends and how long it may be, METHOD 2. `concurrency` and `workloads` narrow the study's grid."""
+    """How a text ends and how long it may be, METHOD 2. `concurrency`, `workloads` and `prompts` narrow the grid."""
 
     stop: Stop
     output_tokens: int | None = Field(default=None, gt=0)
@@ -150,14 +150,13 @@ class Protocol(Strict):
     guided: bool = False
     sampling: SamplingOverride = SamplingOverride()
     concurrency: tuple[Annotated[int, Field(gt=0)], ...] | None = None
+    prompts: int | None = Field(default=None, gt=0)
     workloads: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
     def _one_length(self) -> Protocol:
         forced = self.stop is Stop.FORCED
-        asked, other = (
-            ("output_tokens", self.max_tokens) if forced else ("max_tokens", self.output_tokens)
-        )
+        asked, other = ("output_tokens", self.max_tokens) if forced else ("max_tokens", self.output_tokens)
         if getattr(self, asked) is None or other is not None:
             raise ValueError(f"stop: {self.stop} takes {asked}: and nothing else for its length")
         if self.mask_eos and not forced:
@@ -257,8 +256,10 @@ class Study(Strict):
         take to start may change later; how the file is laid out and where its suites lie never matter, since every
         cell hashes its prompts.
         """
-        may_change = {"blocks": True, "target_half_width": True, "verdicts": True, "engine": {"start_timeout_s"}}
-        said = self.model_dump(mode="json", exclude=may_change)
+        said = self.model_dump(
+            mode="json",
+            exclude={"blocks": True, "target_half_width": True, "verdicts": True, "engine": {"start_timeout_s"}},
+        )
         for source in (*said["workloads"], said["prefill"] or {}):
             source["suite"] = source.get("suite") and Path(source["suite"]).name
         return fingerprint(said)
@@ -289,11 +290,11 @@ def parse_study(text: str, name: str) -> Study:
         data = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as problem:
         # beside its own errors PyYAML lets those of its converters through: `!!int ''`, `!!timestamp x`
-        raise InputError(f"{name}: is not valid YAML: {_one_line(problem)}") from None
+        raise InputError(f"{name}: is not valid YAML: {one_line(problem)}") from None
     if not isinstance(data, dict) or node is None:
         raise InputError(f"{name}: holds no study. It must be a mapping that begins with 'study: NAME'.")
     if isinstance(data.get("arms"), dict) and (False in data["arms"] or True in data["arms"]):
-        where = f"{name}:{_find(node, ('arms',))[0]}"
+        where = f"{name}:{find(node, ('arms',))[0]}"
         raise InputError(f'{where}: arms: YAML reads a bare off or on as a truth value; write "off": in quotes.')
     try:
         return Study.model_validate(data)
@@ -306,13 +307,13 @@ def _explain(name: str, node: yaml.Node, problem: ValidationError) -> Iterator[s
         location = error["loc"]
         if location[:1] == ("engine",):
             location = (*location[:1], *location[2:])  # the second part is the chosen kind, which stands in no file
-        line, depth = _find(node, location)
+        line, depth = find(node, location)
         where = f"{name}:{line}"
         if error["type"] not in ("extra_forbidden", "missing"):
             location = location[:depth]  # what follows are the types pydantic tried
         key = ".".join(str(part) for part in location)
         if error["type"] == "extra_forbidden":
-            yield f"{where}: unknown key '{key}'.{_nearest(str(location[-1]), location[:-1])}"
+            yield f"{where}: unknown key '{key}'.{nearest(str(location[-1]), _valid_keys(location[:-1]))}"
         elif error["type"] == "missing":
             yield f"{where}: '{key}' is missing. Add it."
         elif error["type"] == "union_tag_invalid" or error["type"] == "union_tag_not_found":
@@ -330,15 +331,6 @@ def _explain(name: str, node: yaml.Node, problem: ValidationError) -> Iterator[s
 
 def _engine_kinds() -> list[str]:
     return [get_args(model.model_fields["kind"].annotation)[0] for model in (VllmEngine, SimEngine)]
-
-
-def _nearest(key: str, parents: tuple[Any, ...]) -> str:
-    """What the key was probably meant to be, among the keys valid in that place."""
-    valid = _valid_keys(parents)
-    close = difflib.get_close_matches(key, valid, n=1, cutoff=0.5)
-    if close:
-        return f" Did you mean '{close[0]}'?"
-    return f" Valid here: {', '.join(valid)}." if valid else ""
 
 
 _SECTIONS: Mapping[str, tuple[type[Strict], ...]] = {
@@ -366,28 +358,6 @@ def _valid_keys(parents: tuple[Any, ...]) -> list[str]:
     return sorted({key for model in models for key in model.model_fields})
 
 
-def _find(node: yaml.Node, location: tuple[Any, ...]) -> tuple[int, int]:
-    """The line of the deepest part of `location` that the file really holds, and how deep that is."""
-    line = node.start_mark.line + 1
-    for depth, part in enumerate(location):
-        if isinstance(node, yaml.MappingNode):
-            pairs = {str(key.value): (key, value) for key, value in node.value}
-            if str(part) not in pairs:
-                return line, depth
-            key_node, node = pairs[str(part)]
-            line = key_node.start_mark.line + 1
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-        else:
-            return line, depth
-    return line, len(location)
-
-
-def _one_line(problem: Exception) -> str:
-    return " ".join(str(problem).split())
-
-
 def _require_known(given: Any, known: Any, where: str) -> None:
     for name in given:
         if name not in known:
@@ -408,7 +378,7 @@ def _with_resolved_paths(study: Study, path: Path) -> Study:
             return None
         places = [suite] if suite.is_absolute() else [base / suite for base in (*path.resolve().parents, Path.cwd())]
         for place in places:
-            if os.path.isfile(place):  # unlike Path.is_file, False for any name the system will not hear of
+            if os.path.isfile(place):  # noqa: PTH113 - unlike Path.is_file, False for a name the system refuses
                 return place
         raise InputError(f"{path}: suite {suite} does not exist (looked from {path.resolve().parent} upwards).")
 

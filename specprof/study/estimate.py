@@ -45,14 +45,23 @@ def print_plan(study: Study, plan: Plan, console: Console, rates: Rates | None =
     rates = rates or Rates()
     start_s = 1.0 if isinstance(study.engine, SimEngine) else START_S
     table = Table(title=f"{study.study}: {len(plan.launches)} launches, {len(plan.cells)} cells", title_justify="left")
-    for heading, justify in (("launch", "right"), ("block", "right"), ("arm", "left"), ("cells", "right"), ("requests", "right"), ("time", "right")):
+    for heading, justify in (
+        ("launch", "right"),
+        ("block", "right"),
+        ("arm", "left"),
+        ("cells", "right"),
+        ("requests", "right"),
+        ("time", "right"),
+    ):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for launch in plan.launches:
         requests = sum(len(cell.prompt_ids) for cell in launch.cells)
         words = arm_in_words(launch.speculative_config)
         arm = launch.arm if launch.arm == words else f"{launch.arm} ({words})"
         seconds = launch_seconds(launch, rates, start_s)
-        table.add_row(str(launch.index + 1), str(launch.block + 1), arm, str(len(launch.cells)), str(requests), _minutes(seconds))
+        table.add_row(
+            str(launch.index + 1), str(launch.block + 1), arm, str(len(launch.cells)), str(requests), _minutes(seconds)
+        )
     console.print(table)
     for line in _grid(study, plan):
         console.print(line, highlight=False, soft_wrap=True)

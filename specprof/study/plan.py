@@ -2,7 +2,8 @@
 
 On and off need a restart, so a launch is one arm. Blocks run the arms in ABBA order (off on | on off | …), the first
 order drawn from the seed, so that slow drift of the machine cancels. Within a block every launch runs its cells in the
-same drawn order.
+same drawn order, and every cell sends its prompts in the same drawn order: another block, another order, since at more
+than one stream the wall depends on who comes last.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from itertools import chain
 
 from specprof.errors import InputError
 from specprof.records import Cell, Launch, Prompt, Role, Sampling, Stop
-from specprof.study.config import Arm, Study, fingerprint
+from specprof.study.config import Arm, Study, Workload, fingerprint
 from specprof.study.prompts import load_suite, load_workload, suite_hash
 
 PREFILL = "prefill"  # the protocol name of prefill cells
 SENTINEL = "sentinel"
 SENTINEL_TOKENS = 32
 MAX_NAME_BYTES = 200  # of the readable part of a key: a folder's name may have 255
+
+
+Suites = Mapping[str, tuple[Prompt, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Plan:
 
 def make_plan(study: Study, num_blocks: int | None = None) -> Plan:
     """Lay the study out, its last look or `num_blocks` far. The same study gives the same plan on every machine."""
-    suites = {w.tag: _chosen(load_workload(w), w.tag, study) for w in study.workloads}
+    suites = {w.tag: _chosen(load_workload(w), w, study) for w in study.workloads}
     probe = _long_prompt(study)
     prompts = _by_id([*chain.from_iterable(suites.values()), *([probe] if probe else [])])
     launches: list[Launch] = []
@@ -62,18 +66,22 @@ def _by_id(prompts: Iterable[Prompt]) -> dict[str, Prompt]:
     return found
 
 
-def _chosen(prompts: tuple[Prompt, ...], tag: str, study: Study) -> tuple[Prompt, ...]:
+def _chosen(prompts: tuple[Prompt, ...], workload: Workload, study: Study) -> tuple[Prompt, ...]:
     """The study's sample of a suite: drawn from the seed, so that a smaller study is a subset of a larger one."""
-    of_tag = [p for p in prompts if p.tag == tag]
+    where = f"workload {workload.tag}"
+    of_tag = [p for p in prompts if p.tag == workload.tag and (workload.ids is None or p.id in workload.ids)]
     if not of_tag:
         found = ", ".join(sorted({p.tag for p in prompts})) or "nothing"
-        raise InputError(f"workload {tag}: its source holds no prompt with that tag (it holds {found}).")
+        raise InputError(f"{where}: its source holds no prompt with that tag (it holds {found}).")
     if twice := [name for name, count in Counter(p.id for p in of_tag).items() if count > 1]:
-        raise InputError(f"workload {tag}: prompt id '{twice[0]}' stands more than once. Give each prompt its own id.")
-    if study.prompts > len(of_tag):
-        raise InputError(f"workload {tag}: {study.prompts} prompts asked for, {len(of_tag)} there. Lower 'prompts:', or write more.")
-    random.Random(f"{study.seed}/{tag}").shuffle(of_tag)
-    return tuple(of_tag[: study.prompts])
+        raise InputError(f"{where}: prompt id '{twice[0]}' stands more than once. Give each prompt its own id.")
+    if absent := sorted(set(workload.ids or ()) - {p.id for p in of_tag}):
+        raise InputError(f"{where}: ids: '{absent[0]}' is not in its source. Name an id that is, or leave ids: out.")
+    wanted = min(study.prompts, len(workload.ids or range(study.prompts)))
+    if wanted > len(of_tag):
+        raise InputError(f"{where}: {wanted} prompts asked for, {len(of_tag)} there. Lower 'prompts:', or write more.")
+    random.Random(f"{study.seed}/{workload.tag}").shuffle(of_tag)
+    return tuple(of_tag[:wanted])
 
 
 def _long_prompt(study: Study) -> Prompt | None:
@@ -93,22 +101,23 @@ def _arm_order(study: Study, block: int) -> list[str]:
     return arms if block % 2 == 0 else arms[::-1]
 
 
-def _block_cells(
-    study: Study, suites: Mapping[str, tuple[Prompt, ...]], probe: Prompt | None, rng: random.Random
-) -> list[Cell]:
-    figures = list(_figure_cells(study, suites))
+def _block_cells(study: Study, suites: Suites, probe: Prompt | None, rng: random.Random) -> list[Cell]:
+    """One launch's cells. Every cell of the block sends a content's prompts in the same drawn order."""
+    rank = {p.id: rng.random() for p in chain.from_iterable(suites.values())}
+    figures = list(_figure_cells(study, suites, rank))
     cells = [*_prefill_cells(study, suites, probe, figures), *figures]
     rng.shuffle(cells)
     sentinel = _sentinel(study, suites)
     return [replace(sentinel, protocol=f"{SENTINEL}-before"), *cells, replace(sentinel, protocol=f"{SENTINEL}-after")]
 
 
-def _figure_cells(study: Study, suites: Mapping[str, tuple[Prompt, ...]]) -> Iterator[Cell]:
+def _figure_cells(study: Study, suites: Suites, rank: Mapping[str, float]) -> Iterator[Cell]:
     for name, protocol in study.protocols.items():
         for tag in protocol.workloads or [w.tag for w in study.workloads]:
+            prompts = tuple(sorted(suites[tag][: protocol.prompts], key=lambda prompt: rank[prompt.id]))
             for concurrency in protocol.concurrency or study.concurrency:
                 yield replace(
-                    _cell(study, suites[tag], Role.FIGURE, name, concurrency, protocol.length),
+                    _cell(study, prompts, Role.FIGURE, name, concurrency, protocol.length),
                     stop=protocol.stop,
                     mask_eos=protocol.mask_eos,
                     guided=protocol.guided,
@@ -116,9 +125,7 @@ def _figure_cells(study: Study, suites: Mapping[str, tuple[Prompt, ...]]) -> Ite
                 )
 
 
-def _prefill_cells(
-    study: Study, suites: Mapping[str, tuple[Prompt, ...]], probe: Prompt | None, figures: Iterable[Cell]
-) -> Iterator[Cell]:
+def _prefill_cells(study: Study, suites: Suites, probe: Prompt | None, figures: Iterable[Cell]) -> Iterator[Cell]:
     """Reading speed in both shapes: one long prompt alone, and N short ones at once, for every N that needs it."""
     if probe is not None:
         yield _cell(study, (probe,), Role.PREFILL, f"{PREFILL}-long", 1, 1)
@@ -126,7 +133,7 @@ def _prefill_cells(
         yield _cell(study, suites[tag], Role.PREFILL, PREFILL, concurrency, 1)
 
 
-def _sentinel(study: Study, suites: Mapping[str, tuple[Prompt, ...]]) -> Cell:
+def _sentinel(study: Study, suites: Suites) -> Cell:
     prompts = suites[study.workloads[0].tag]
     return _cell(study, prompts[:4], Role.SENTINEL, SENTINEL, min(4, max(study.concurrency)), SENTINEL_TOKENS)
 

@@ -33,7 +33,7 @@ def load_workload(workload: Workload) -> tuple[Prompt, ...]:
     """The prompts of a workload, in the order they stand in its source."""
     if workload.suite is not None:
         return load_suite(workload.suite)
-    assert workload.hub is not None  # the study refuses a workload without a source
+    assert workload.hub is not None  # noqa: S101 - the study refuses a workload without a source
     return load_hub(workload.hub, workload.tag)
 
 
@@ -83,10 +83,14 @@ def _parse(line: bytes, where: str) -> Prompt:
 
 
 def _messages(value: Any, where: str) -> tuple[Mapping[str, str], ...]:
-    if not isinstance(value, list) or not value or not all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in value
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(
+            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in value
+        )
     ):
-        raise InputError(f"{where}: field 'messages' must be a non-empty list of {{\"role\": …, \"content\": …}}.")
+        raise InputError(f'{where}: field \'messages\' must be a non-empty list of {{"role": …, "content": …}}.')
     return tuple(value)
 
 
@@ -98,7 +102,7 @@ def load_hub(source: HubDataset, tag: str) -> tuple[Prompt, ...]:
         raise InputError("workloads with hub: need the extra 'hf'. Run: pip install 'specprof[hf]'") from None
     try:
         rows = datasets.load_dataset(source.dataset, source.config, split=source.split, revision=source.revision)
-    except Exception as problem:  # the library raises its own, the hub's, and the network's kinds
+    except Exception as problem:  # noqa: BLE001 - the library raises its own, the hub's, and the network's kinds
         raise InputError(f"data set {source.dataset} at {source.revision}: cannot be loaded ({problem}).") from None
     if absent := [column for column in source.columns.values() if column not in rows.column_names]:
         has = ", ".join(rows.column_names)
@@ -152,7 +156,7 @@ def lint(
     count_tokens: Callable[[str], int] | None = None,
     max_tokens: int | None = None,
 ) -> list[Finding]:
-    """Everything that makes a suite unfit for a published number: ids, tags, licences, lengths, near-copies, schemas."""
+    """Everything that makes a suite unfit for a published number: ids, tags, lengths, near-copies, filler, schemas."""
     return [
         *_repeated_ids(prompts),
         *_mixed_tags(prompts),

@@ -1,0 +1,89 @@
+"""What other prompts, or another order of the same ones, would have changed: the closed loop, run again on paper.
+
+With more streams than one, the wall depends on which prompts come last as well as on how long each takes: the batch is
+one unit (METHOD 5). So prompts are not averaged but scheduled: N streams, each taking the next prompt when it is free.
+Which prompts were drawn is judged by a jackknife, each prompt left out in turn and the rest scheduled in many orders;
+what the order did shows by itself between blocks, which draw new ones, and is worked out here for a single block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specprof.analyse.stats import Array, variance_of_mean
+
+ORDERS = 200
+MANY_WAVES = 50  # beyond this many prompts a stream, the tail no longer matters and the sum of latencies is the wall
+MANY_PROMPTS = 200  # beyond this many, leaving one out moves only the mean
+
+Orders = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One closed loop: seconds and ln(output tokens) of each prompt, and the number of streams."""
+
+    seconds: Mapping[str, float]
+    log_tokens: Mapping[str, float]
+    concurrency: int
+
+
+def random_orders(count: int, seed: int = 0) -> Orders:
+    """`ORDERS` permutations of `count` prompts. Shape (ORDERS, count)."""
+    rng = np.random.default_rng(seed)
+    return rng.permuted(np.tile(np.arange(count), (ORDERS, 1)), axis=1)
+
+
+def walls(seconds: Array, concurrency: int, orders: Orders) -> Array:
+    """Seconds the closed loop would have taken in each order. `seconds`: one per prompt. Shape (len(orders),)."""
+    taken = seconds[orders]
+    if concurrency == 1 or taken.shape[1] > MANY_WAVES * concurrency:
+        return np.asarray(taken.sum(axis=1) / concurrency)
+    rows = np.arange(len(taken))
+    free_at = np.zeros((len(taken), concurrency))
+    for column in taken.T:
+        free_at[rows, free_at.argmin(axis=1)] += column
+    return np.asarray(free_at.max(axis=1))
+
+
+def prompt_variance(terms: Sequence[tuple[Loop, int]]) -> tuple[float, int]:
+    """Variance that another draw of prompts would bring to a weighted sum of ln X, and its degrees of freedom."""
+    names = _shared(terms)
+    n = len(names)
+    if n < 2:
+        return 0.0, 0
+    if n > MANY_PROMPTS or all(loop.concurrency == 1 for loop, _ in terms):
+        rates = [sum(w * (loop.log_tokens[p] - np.log(loop.seconds[p])) for loop, w in terms) for p in names]
+        return variance_of_mean(np.array(rates))
+    orders = random_orders(n - 1)
+    left_out = [_mean_log_throughput(terms, [p for p in names if p != out], orders) for out in names]
+    return float(np.var(left_out)) * (n - 1), n - 1
+
+
+def order_variance(terms: Sequence[tuple[Loop, int]]) -> float:
+    """Variance that another order of the same prompts would bring to a weighted sum of ln X."""
+    names = _shared(terms)
+    return float(np.var(_log_throughputs(terms, names, random_orders(len(names))))) if len(names) > 1 else 0.0
+
+
+def _mean_log_throughput(terms: Sequence[tuple[Loop, int]], names: Sequence[str], orders: Orders) -> float:
+    return float(np.mean(_log_throughputs(terms, names, orders)))
+
+
+def _log_throughputs(terms: Sequence[tuple[Loop, int]], names: Sequence[str], orders: Orders) -> Array:
+    """The weighted sum of ln X in each order; the same order in every loop, as in a block."""
+    total = np.zeros(len(orders))
+    for loop, weight in terms:
+        seconds = np.array([loop.seconds[name] for name in names])
+        tokens = sum(np.exp(loop.log_tokens[name]) for name in names)
+        total += weight * (np.log(tokens) - np.log(walls(seconds, loop.concurrency, orders)))
+    return total
+
+
+def _shared(terms: Sequence[tuple[Loop, int]]) -> list[str]:
+    """The prompts that every loop has."""
+    return sorted(name for name in terms[0][0].seconds if all(name in loop.seconds for loop, _ in terms))

@@ -1,0 +1,147 @@
+"""An audit on a terminal: the verdict on the number first, the reader's checklist last. Plain where it is piped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specprof.analyse.audit import Answer, Audit, Finding, Kind, Status, audit, claim_of, compare
+from specprof.analyse.audit.claim import Aggregation, Claim
+from specprof.analyse.results import as_json
+from specprof.errors import InputError
+from specprof.publish.numbers import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+READ_AT_MOST = 80  # columns
+
+_HEADINGS = {
+    Kind.REBUILT: ("What the stated numbers say", "bold"),
+    Kind.IMPOSSIBLE: ("What cannot be true", "bold red"),
+    Kind.CAUTION: ("What to be careful with", "bold yellow"),
+    Kind.UNSTATED: ("What is not stated", "bold"),
+    Kind.COMPARISON: ("What would be fair to compare", "bold"),
+}
+_OF_SPECULATION = ("draft_tokens", "acceptance_rate", "acceptance_length", "speedup")
+_AGGREGATIONS = {"total": Aggregation.TOTAL_OVER_WALL, "sum": Aggregation.SUM_OF_RATES}
+_MARKS = {Status.ANSWERED: ("✓", "green"), Status.NOT_STATED: ("?", "yellow"), Status.SUSPICIOUS: ("!", "red")}
+
+
+def audit_command(
+    files: Sequence[Path], options: Mapping[str, Any], *, output: str, console: Console
+) -> tuple[Audit, ...]:
+    """Audit every claim of the files, or the one the options describe, and print what is found.
+
+    `options` are fields of `Claim` (None: not given), with those of its speculation (`draft_tokens`, …) beside them.
+    Raises InputError where there is nothing to audit, or both files and options.
+    """
+    if output not in ("text", "json"):
+        raise InputError(f"--format {output}: is not known. Use text or json.")
+    audits = tuple(audit(claim) for claim in _claims(files, options))
+    between = compare(audits)
+    if output == "json":
+        console.file.write(audits_json(audits, between) + "\n")
+    else:
+        print_audits(audits, between, console)
+    return audits
+
+
+def claim_from_options(options: Mapping[str, Any]) -> Claim:
+    """The claim that command-line options describe."""
+    told = {key: value for key, value in options.items() if value is not None}
+    accepted = {key: told.pop(key) for key in _OF_SPECULATION if key in told}
+    method = told.pop("speculation", None)
+    if method is not None or accepted:
+        off = isinstance(method, str) and method.lower() in ("off", "none")
+        if off and accepted:
+            raise InputError(f"--speculation off: leaves nothing to accept; drop {', '.join(map(_flag, accepted))}.")
+        named = None if method is None or method.lower() == "on" else method
+        told["speculation"] = {"method": named, **accepted}
+    told["aggregation"] = _AGGREGATIONS.get(told.get("aggregation", ""), told.get("aggregation"))
+    return claim_of({"name": "these options", **told}, "specprof audit")
+
+
+def audits_json(audits: Sequence[Audit], between: Sequence[Finding]) -> str:
+    """Claims, rebuilt numbers, findings and checklists, and the comparisons between claims."""
+    told = {"audits": as_json(tuple(audits)), "comparisons": as_json(tuple(between))}
+    return json.dumps(told, ensure_ascii=False, indent=2)
+
+
+def print_audits(audits: Sequence[Audit], between: Sequence[Finding], console: Console) -> None:
+    """One audit after the other, then what the claims say about each other."""
+    for number, one in enumerate(audits):
+        if number:
+            console.print()
+        _print_audit(one, console)
+    if between:
+        _print_heading("These claims side by side", "bold", console)
+        for finding in between:
+            _print_finding(finding, console)
+
+
+def _claims(files: Sequence[Path], options: Mapping[str, Any]) -> list[Claim]:
+    given = [key for key, value in options.items() if value is not None]
+    if files and given:
+        raise InputError(f"Give files or options, not both: {', '.join(map(_flag, given))} cannot be added to a file.")
+    if not files and not given:
+        raise InputError(
+            "There is nothing to audit. Give a file (card.json, vllm bench serve, aiperf or guidellm JSON, a claim in "
+            "YAML), or what you know: specprof audit --concurrency 8 --output-tokens 486 --wall 2.84"
+        )
+    if not files:
+        return [claim_from_options(options)]
+    from specprof.analyse.audit.importers import read_claims
+
+    return [claim for path in files for claim in read_claims(path)]
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_tok_s", "").removesuffix("_s").replace("_", "-")
+
+
+def _print_audit(one: Audit, console: Console) -> None:
+    _print(f"Audit of {one.claim.name or one.claim.source or 'a claim'}{_by(one.claim)}", console, style="bold")
+    for kind, (heading, style) in _HEADINGS.items():
+        findings = one.of(kind)
+        if findings:
+            _print_heading(heading, style, console)
+        for finding in findings:
+            _print_finding(finding, console)
+    _print_heading("The reader's checklist", "bold", console)
+    for answer in one.checklist:
+        _print_answer(answer, console)
+
+
+def _by(claim: Claim) -> str:
+    return f" ({claim.tool})" if claim.tool else ""
+
+
+def _print_heading(text: str, style: str, console: Console) -> None:
+    console.print()
+    _print(text, console, style=style)
+
+
+def _print_finding(finding: Finding, console: Console) -> None:
+    _print(f"{finding.name}: {finding.evidence}", console, indent=2)
+    if finding.instead:
+        _print(f"→ {finding.instead}", console, style="cyan", indent=4)
+
+
+def _print_answer(answer: Answer, console: Console) -> None:
+    mark, style = _MARKS[answer.status]
+    _print(f"{mark} {answer.question}", console, style=style, indent=2)
+    told = answer.answer if answer.answer.startswith("not said") else f"{answer.status.value}: {answer.answer}"
+    _print(told, console, indent=4)
+
+
+def _print(text: str, console: Console, *, style: str = "", indent: int = 0) -> None:
+    """A paragraph within 80 columns, text from outside made harmless, never read as markup, no trailing blanks."""
+    from rich.text import Text
+
+    width = min(console.width, READ_AT_MOST) - indent
+    for line in Text(one_line(text), style=style).wrap(console, width):
+        line.rstrip()
+        console.print(Text(" " * indent) + line, highlight=False, soft_wrap=True)

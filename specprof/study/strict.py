@@ -1,0 +1,40 @@
+"""What every strict YAML file shares: where a key stands, the nearest valid key, an error on one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+
+def nearest(key: str, valid: Sequence[str]) -> str:
+    """What the key was probably meant to be, among the keys valid in that place."""
+    close = difflib.get_close_matches(key, valid, n=1, cutoff=0.5)
+    if close:
+        return f" Did you mean '{close[0]}'?"
+    return f" Valid here: {', '.join(valid)}." if valid else ""
+
+
+def find(node: yaml.Node, location: tuple[Any, ...]) -> tuple[int, int]:
+    """The line of the deepest part of `location` that the file really holds, and how deep that is."""
+    line = node.start_mark.line + 1
+    for depth, part in enumerate(location):
+        if isinstance(node, yaml.MappingNode):
+            pairs = {str(key.value): (key, value) for key, value in node.value}
+            if str(part) not in pairs:
+                return line, depth
+            key_node, node = pairs[str(part)]
+            line = key_node.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        else:
+            return line, depth
+    return line, len(location)
+
+
+def one_line(problem: Exception) -> str:
+    """An error's text without its line breaks."""
+    return " ".join(str(problem).split())

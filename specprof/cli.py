@@ -167,6 +167,76 @@ def _report(store: Any, *, as_json: bool) -> None:
     console.print(f"\nReport: {path}", highlight=False, soft_wrap=True)
 
 
+@app.command()
+def audit(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]…", help="card.json; vllm, aiperf or guidellm JSON; a claim in YAML."),
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Requests at once.")] = None,
+    cap: Annotated[int | None, typer.Option(help="Most requests the server admits at once.")] = None,
+    num_requests: Annotated[int | None, typer.Option(help="Requests in all, if more than --concurrency.")] = None,
+    prompt_tokens: Annotated[float | None, typer.Option(help="Prompt tokens of a request.")] = None,
+    output_tokens: Annotated[float | None, typer.Option(help="Output tokens of all requests together.")] = None,
+    output_tokens_per_request: Annotated[float | None, typer.Option(help="Mean output tokens of a request.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest output allowed, or forced.")] = None,
+    wall_s: Annotated[
+        float | None, typer.Option("--wall", help="Seconds from first request sent to last done.")
+    ] = None,
+    prefill_speed_tok_s: Annotated[
+        float | None, typer.Option("--prefill-speed", help="Prompt tokens read per second.")
+    ] = None,
+    throughput_tok_s: Annotated[float | None, typer.Option("--throughput", help="Aggregate as printed, tok/s.")] = None,
+    ttft_s: Annotated[float | None, typer.Option("--ttft", help="Seconds to the first token.")] = None,
+    decode_speed_tok_s: Annotated[
+        float | None, typer.Option("--decode-speed", help="A single request's tok/s.")
+    ] = None,
+    sum_of_rates_tok_s: Annotated[
+        float | None, typer.Option("--sum-of-rates", help="Per-request speeds added up, tok/s.")
+    ] = None,
+    aggregation: Annotated[str | None, typer.Option(help="total (output / wall) or sum (of rates).")] = None,
+    stop: Annotated[str | None, typer.Option(help="forced or natural.")] = None,
+    content: Annotated[str | None, typer.Option(help="What was written: code, zh-prose, …")] = None,
+    speculation: Annotated[str | None, typer.Option(help="off, on, or the method.")] = None,
+    draft_tokens: Annotated[int | None, typer.Option(help="K.")] = None,
+    acceptance_rate: Annotated[float | None, typer.Option(help="Accepted / drafted, 0 to 1.")] = None,
+    acceptance_length: Annotated[float | None, typer.Option(help="Tokens per step, the bonus token included.")] = None,
+    speedup: Annotated[float | None, typer.Option(help="On / off, as printed.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="How often it was measured.")] = None,
+    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """What somebody's benchmark number measured, what is not stated, and what cannot be true."""
+    claimed = {name: value for name, value in locals().items() if name not in ("files", "output")}
+    from specprof.publish.audit_text import audit_command
+
+    audit_command(files or [], claimed, output=output, console=console)
+
+
+@app.command()
+def sim(
+    preset: Annotated[str, typer.Option(help="Which machine: seed-machine, small, cpu-like, …")] = "small",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; loopback unless you say otherwise.")] = "127.0.0.1",
+    time_scale: Annotated[float, typer.Option(help="Engine seconds per second: 5 is five times faster.")] = 1.0,
+    speculation: Annotated[
+        str | None, typer.Option(help="A speculative config in JSON, as vLLM takes it; none is off.")
+    ] = None,
+) -> None:
+    """The simulated vLLM-shaped server, whose truth is known."""
+    import json
+
+    from specprof.engine.sim.engine import run_forever
+
+    try:
+        config = json.loads(speculation) if speculation else None
+    except ValueError as problem:
+        example = '{"method": "ngram", "num_speculative_tokens": 4}'
+        raise InputError(f"--speculation: is not JSON ({problem}). Write for example '{example}'.") from None
+    console.print(f"{preset} listens on http://{host}:{port} (Ctrl-C ends it)", highlight=False)
+    run_forever(preset, host, port, time_scale, config)
+
+
 @prompts_app.command("check")
 def prompts_check(
     suites: Annotated[list[Path], typer.Argument(metavar="SUITE…", help="JSONL suites, e.g. prompts/*.jsonl.")],
@@ -174,8 +244,8 @@ def prompts_check(
     max_tokens: Annotated[int | None, typer.Option(help="Longest prompt allowed, in tokens.")] = None,
 ) -> None:
     """Lint suites: ids, tags, lengths under a tokenizer, near-duplicates, schemas, licences."""
-    from specprof.study.prompts import lint, load_suite
     from specprof.engine.tokens import token_counter
+    from specprof.study.prompts import lint, load_suite
 
     count = token_counter(model) if model is not None else None
     findings = 0

@@ -13,22 +13,23 @@ import numpy as np
 from specprof.analyse.acceptance import acceptance_length, accepted_at
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import GateFinding, Loops, Severity
+from specprof.analyse.thresholds import (
+    ADMISSION_STEPS,
+    MAX_AL_GAP,
+    MAX_CACHED_SHARE,
+    MAX_CLIENT_CPU,
+    MAX_COUNTER_GAP,
+    MAX_LOOP_EFFECT,
+    MAX_LOOP_LAG_S,
+    MAX_PREFILL_SHARE,
+    MAX_QUEUE_SHARE,
+    MAX_RATE_INFLATION,
+    MAX_TPOT_GAP,
+    MIN_DECODE_SHARE,
+    MIN_NATURAL_TOKENS,
+    SUSPICIOUS_SURVIVAL,
+)
 from specprof.records import Role, Stop
-
-MIN_NATURAL_TOKENS = 128
-MIN_DECODE_SHARE = 0.70
-MAX_PREFILL_SHARE = 0.30
-MAX_RATE_INFLATION = 1.10
-MAX_CACHED_SHARE = 0.01
-MAX_LOOP_EFFECT = 0.02
-MAX_COUNTER_GAP = 0.005
-MAX_TPOT_GAP = 0.03
-MAX_AL_GAP = 0.05
-MAX_QUEUE_SHARE = 0.01
-ADMISSION_STEPS = 3
-MAX_LOOP_LAG_S = 0.005
-MAX_CLIENT_CPU = 0.80
-SUSPICIOUS_SURVIVAL = 0.999
 
 
 def cell_gates(frame: CellFrame, loops: Loops | None) -> Iterator[GateFinding]:

@@ -225,6 +225,15 @@ class Outcome(StrEnum):
     FAIL = "fail"
     UNDECIDED = "undecided"
 
+    @classmethod
+    def of(cls, ratio: Figure, threshold: float) -> Outcome:
+        """Pass: the whole interval is beyond the threshold. Fail: the whole of it falls short. Otherwise undecided."""
+        if ratio.low is None or ratio.high is None:
+            return cls.UNDECIDED
+        if ratio.low >= threshold:
+            return cls.PASS
+        return cls.FAIL if ratio.high < threshold else cls.UNDECIDED
+
 
 @dataclass(frozen=True, slots=True)
 class VerdictFigures:

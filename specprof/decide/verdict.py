@@ -27,7 +27,7 @@ def judge(study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdi
         confidence = look_confidence() if study.blocks == "auto" else 1 - spec.alpha
         over, under = (_series(spec, selector, evidence) for selector in (spec.numerator, spec.denominator))
         ratio = _ratio(spec, over, under, confidence)
-        outcome = decide(ratio, spec.at_least)
+        outcome = Outcome.of(ratio, spec.at_least)
         blocks = min((len(series.frames) for series in (over, under) if series), default=0)
         yield VerdictFigures(
             name=spec.name,
@@ -41,15 +41,6 @@ def judge(study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdi
             post_hoc=declared.get(spec.name) != DeclaredVerdict(spec.digest(), post_hoc=False),
             needs=needs(ratio, spec.at_least, blocks) if outcome is Outcome.UNDECIDED else "",
         )
-
-
-def decide(ratio: Figure, threshold: float) -> Outcome:
-    """Pass: the whole interval is beyond the threshold. Fail: the whole interval falls short. Otherwise undecided."""
-    if ratio.low is None or ratio.high is None:
-        return Outcome.UNDECIDED
-    if ratio.low >= threshold:
-        return Outcome.PASS
-    return Outcome.FAIL if ratio.high < threshold else Outcome.UNDECIDED
 
 
 def needs(ratio: Figure, threshold: float, num_blocks: int) -> str:

@@ -47,7 +47,7 @@ def path_of(cell: Cell) -> str:
 
 
 def encode(cell: Cell, prompt: Prompt, model: str, *, max_tokens: int) -> bytes:
-    """The request body. Every sampling parameter is sent: a server's defaults come from the model, and no result says so."""
+    """The request body. Every sampling parameter is sent: a server's own defaults come from the model, unseen."""
     sampling = cell.sampling
     body: dict[str, Any] = {
         "model": model,

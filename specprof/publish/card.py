@@ -24,41 +24,6 @@ from specprof.publish.settings import without_secrets
 
 SCHEMA_VERSION = 1
 
-_CELL_KEYS = (
-    "tag",
-    "protocol",
-    "arm",
-    "concurrency",
-    "prompt_tokens",
-    "output_tokens",
-    "throughput_tok_s",
-    "decode_speed_tok_s",
-    "ttft_s",
-    "chars_per_s",
-    "acceptance_length",
-    "acceptance_rate",
-    "survival",
-    "tokens_per_engine_step",
-    "prefill_share",
-    "queue_share",
-    "predicted_throughput_tok_s",
-    "sum_of_rates_tok_s",
-    "gates",
-)
-_GAIN_KEYS = (
-    "tag",
-    "protocol",
-    "arm",
-    "concurrency",
-    "batching_gain",
-    "batching_gain_off",
-    "speculation_gain",
-    "interaction",
-    "mediated_share",
-    "residual",
-)
-_VERDICT_KEYS = ("name", "outcome", "ratio", "threshold", "hash", "post_hoc", "needs")
-_PERCENTILES = ("p50", "p99")
 _QUOTED_GAINS = {
     "speculation_gain": "speculation gain",
     "batching_gain": "batching gain",
@@ -79,14 +44,8 @@ def figures_json(figures: StudyFigures) -> str:
 
 
 def _body(figures: StudyFigures) -> dict[str, Any]:
-    body = {
-        "study": figures.study,
-        "environment": without_secrets(as_json(figures.environment)),
-        "cells": [_cell(cell) for cell in figures.cells],
-        "gains": [_chosen(gain, _GAIN_KEYS) for gain in figures.gains],
-        "verdicts": [_chosen(verdict, _VERDICT_KEYS) for verdict in figures.verdicts],
-    }
-    return dict(_finite(body))
+    told = as_json(figures)
+    return dict(_finite({**told, "environment": without_secrets(told["environment"])}))
 
 
 def headlines(figures: StudyFigures) -> list[dict[str, Any]]:
@@ -122,18 +81,6 @@ def validate(made: Mapping[str, Any]) -> None:
 def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) that ships with the package."""
     return dict(json.loads(files("specprof.publish").joinpath("card.schema.json").read_text(encoding="utf-8")))
-
-
-def _cell(cell: CellFigures) -> dict[str, Any]:
-    made = _chosen(cell, _CELL_KEYS)
-    if made["ttft_s"] is not None:
-        made["ttft_s"] = {name: made["ttft_s"][name] for name in _PERCENTILES}
-    return made
-
-
-def _chosen(value: object, keys: tuple[str, ...]) -> dict[str, Any]:
-    told = as_json(value)
-    return {key: told[key] for key in keys}
 
 
 def _quotable(grid: Grid, gain: GainFigures) -> bool:

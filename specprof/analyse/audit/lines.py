@@ -28,18 +28,9 @@ def line_ratio(line: Line, noise: float | None = None) -> Figure:
     return around_log(log(ratio), sqrt(over**2 + under**2), inf)
 
 
-def line_outcome(ratio: Figure, at_least: float) -> Outcome:
-    """Pass or fail only if the whole interval lies on one side; without an interval nothing is decided."""
-    if ratio.low is None or ratio.high is None:
-        return Outcome.UNDECIDED
-    if ratio.low >= at_least:
-        return Outcome.PASS
-    return Outcome.FAIL if ratio.high < at_least else Outcome.UNDECIDED
-
-
 def _line(claim: Claim, line: Line) -> Iterator[Finding]:
     ratio = line_ratio(line, claim.noise)
-    outcome = line_outcome(ratio, line.at_least)
+    outcome = Outcome.of(ratio, line.at_least)
     value = ratio.value or 0.0
     beside = f"{times(value)} against {times(line.at_least)} ({change(value / line.at_least - 1)})"
     if ratio.low is None or ratio.high is None:

@@ -8,7 +8,7 @@ from specprof.analyse.audit.claim import Aggregation, Claim
 from specprof.analyse.audit.findings import Finding, Kind, Rebuilt
 from specprof.analyse.audit.rebuild import PREFILL, TTFT
 from specprof.analyse.audit.wording import change, figure, seconds, share, speed, times, tokens
-from specprof.analyse.gates import (
+from specprof.analyse.thresholds import (
     MAX_CACHED_SHARE,
     MAX_PREFILL_SHARE,
     MAX_RATE_INFLATION,

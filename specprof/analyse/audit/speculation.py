@@ -9,7 +9,7 @@ from specprof.analyse.audit.claim import Claim, Says, SpeculationClaim
 from specprof.analyse.audit.findings import Finding, Kind
 from specprof.analyse.audit.rebuild import told_acceptance_length, told_acceptance_rate
 from specprof.analyse.audit.wording import figure, seconds, share, times
-from specprof.analyse.gates import MAX_AL_GAP, MAX_TPOT_GAP, SUSPICIOUS_SURVIVAL
+from specprof.analyse.thresholds import MAX_AL_GAP, MAX_TPOT_GAP, SUSPICIOUS_SURVIVAL
 
 ROUNDING = 0.005  # a survival printed with two decimals may be off by this much
 SPEEDUP_MARGIN = 0.02

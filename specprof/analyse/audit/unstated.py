@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from specprof.analyse.audit.claim import Claim
 from specprof.analyse.audit.findings import Finding, Kind, Rebuilt
-from specprof.analyse.gates import MAX_PREFILL_SHARE, MIN_NATURAL_TOKENS
+from specprof.analyse.thresholds import MAX_PREFILL_SHARE, MIN_NATURAL_TOKENS
 from specprof.records import Stop
 
 

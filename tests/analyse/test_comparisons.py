@@ -1,0 +1,118 @@
+"""Gates between cells: changed output against an off/off control, drift, and a speed-up above its cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from specprof.analyse.comparisons import (
+    above_cause,
+    changed_output,
+    divergence,
+    drift,
+    first_difference,
+)
+from specprof.analyse.results import Severity
+from specprof.records import Role, Sampling
+from tests.factory import NGRAM, distinct_tokens, make_cell, make_frame, make_request, make_requests
+
+ON = {"arm": "ngram-k4", "speculative_config": NGRAM}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "position"),
+    [((1, 2, 3), (1, 2, 3), None), ((1, 2, 3), (1, 9, 3), 1), ((1, 2), (1, 2, 3), None), ((), (1,), None)],
+)
+def test_the_first_difference_is_looked_for_where_both_have_text(mine, theirs, position):
+    assert first_difference(mine, theirs) == position
+
+
+def test_divergence_counts_texts_and_names_the_earliest_difference():
+    found = divergence({"a": (1, 2, 3), "b": (1, 2), "c": (5,)}, {"a": (1, 2, 9), "b": (7, 2), "d": (5,)})
+    assert (found.num_differ, found.num_compared) == (2, 2)
+    assert (found.first_prompt, found.first_position) == ("b", 0)
+
+
+def texts_frame(num_changed, at=10, **changes):
+    """16 greedy texts, of which the first `num_changed` go another way from token `at` on."""
+    cell = make_cell(num_prompts=16, **changes)
+    requests = []
+    for i, name in enumerate(cell.prompt_ids):
+        ids = list(distinct_tokens(name, 64))
+        if i < num_changed:
+            ids[at:] = [token + 7 for token in ids[at:]]
+        requests.append(make_request(name, token_ids=ids))
+    return make_frame(cell, requests)
+
+
+def eight(changed, off):
+    return list(changed_output(changed, off))
+
+
+def test_8_the_same_texts_are_no_finding():
+    assert eight(texts_frame(0, **ON), [texts_frame(0), texts_frame(0, concurrency=1)]) == []
+
+
+def test_8_texts_that_change_under_speculation_alone_are_a_fault():
+    (gate,) = eight(texts_frame(8, **ON), [texts_frame(0), texts_frame(0, concurrency=1)])
+    assert gate.severity is Severity.INVALID
+    assert "8 of 16 greedy texts differ from the off arm's, first at token 11 of code-000" in gate.evidence
+    assert "off/off control 0 of 16" in gate.evidence
+
+
+def test_8_rounding_that_batch_size_brings_by_itself_is_no_fault():
+    """VLLM.md, bfloat16: 5 of 16 differ between on and off, 9 of 16 between N = 1 and N = 8 without speculation."""
+    (gate,) = eight(texts_frame(5, **ON), [texts_frame(0), texts_frame(9, at=20, concurrency=1)])
+    assert gate.severity is Severity.CAUTION
+    assert "off/off control 9 of 16" in gate.evidence
+
+
+def test_8_another_launch_at_the_same_n_is_a_control_too():
+    (gate,) = eight(texts_frame(5, **ON), [texts_frame(0), texts_frame(9, at=20, block=1)])
+    assert "off/off control 9 of 16" in gate.evidence
+
+
+def test_8_without_a_control_nothing_is_concluded():
+    (gate,) = eight(texts_frame(8, **ON), [texts_frame(0)])
+    assert gate.severity is Severity.CAUTION
+    assert "no off/off control" in gate.evidence
+    assert "second N" in gate.remedy
+
+
+def test_8_a_text_is_compared_once_however_many_blocks_there_are():
+    off = [texts_frame(0, block=block) for block in range(4)]
+    (gate,) = eight(texts_frame(3, **ON, block=2), off)
+    assert gate.evidence.startswith("3 of 16")
+
+
+def test_8_sampled_texts_may_differ():
+    assert eight(texts_frame(8, **ON, sampling=Sampling(temperature=0.8)), [texts_frame(0)]) == []
+
+
+def test_8_the_off_arm_is_not_compared_with_itself():
+    assert eight(texts_frame(8), [texts_frame(0)]) == []
+
+
+def sentinel(launch, step_s, at):
+    cell = make_cell(role=Role.SENTINEL, protocol="sentinel")
+    requests = make_requests(cell, step_s=step_s)
+    return make_frame(cell, requests, launch=launch, started_at=f"2026-01-01T00:{at:02d}:00.000+00:00")
+
+
+def test_6_a_machine_that_slowed_down_between_its_sentinels():
+    found = drift([sentinel(3, 0.0530, at=9), sentinel(3, 0.05, at=1), make_frame(launch=3)])
+    assert "-5.5% after launch 3" in found[3].evidence  # 3.25 s before, 3.439 s after
+
+
+def test_6_two_percent_is_steady_enough():
+    assert drift([sentinel(0, 0.05, at=1), sentinel(0, 0.0509, at=9)]) == {}
+
+
+def test_6_one_sentinel_tells_nothing():
+    assert drift([sentinel(0, 0.05, at=1), sentinel(1, 0.08, at=9)]) == {}
+
+
+def test_12_a_speed_up_above_the_tokens_per_step():
+    gate = above_cause(2.5, 2.0)
+    assert gate.severity is Severity.INVALID
+    assert "2.50× the throughput from 2.00× the tokens per step" in gate.evidence
+    assert above_cause(2.05, 2.0) is None

@@ -1,0 +1,49 @@
+"""Real engines for the tests that need one: started on demand, shared while the same one is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specprof.engine.vllm import VllmServer, start
+from specprof.study.config import VllmEngine
+
+StartEngine = Callable[..., VllmServer]
+
+
+@pytest.fixture(scope="session")
+def real_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
+    """`real_engine(model, speculative_config=None, **args)`: a ready vLLM. One runs at a time; the same is reused."""
+    running = contextlib.ExitStack()
+    current: list[tuple[object, VllmServer]] = []
+
+    def get(model: str, speculative_config: dict[str, Any] | None = None, **args: Any) -> VllmServer:
+        wanted = (model, repr(speculative_config), repr(sorted(args.items())))
+        if current and current[0][0] == wanted and current[0][1].death() is None:
+            return current[0][1]
+        running.close()
+        current.clear()
+        spec = VllmEngine(kind="vllm", model=model, args={"max_model_len": 1024, "dtype": "float32", **args})
+        folder = tmp_path_factory.mktemp("engine")
+        server = running.enter_context(
+            start(spec, speculative_config=speculative_config, folder=folder, on_progress=_ignore)
+        )
+        current.append((wanted, server))
+        return server
+
+    with running:
+        yield get
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return Path(__file__).parents[1]
+
+
+def _ignore(_line: str) -> None:
+    pass

@@ -1,0 +1,277 @@
+"""The one loop, with a planted engine: what is started, measured, sealed, resumed, and what happens when it dies."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from specprof.errors import EngineDied, EngineError, EngineStartError
+from specprof.measure import loop
+from specprof.records import EngineFacts, Phase, Role
+from specprof.store import Store, requests_of
+from specprof.study.config import Study
+from specprof.study.plan import make_plan
+from tests.factory import NGRAM, make_cell, make_prompt
+from tests.measure.sse import Vllm, serving
+
+
+class FakeEngine:
+    """A running server that dies when it is told to."""
+
+    def __init__(self, vllm: Vllm) -> None:
+        self.vllm = vllm
+        self.dies_at = float("inf")
+
+    @property
+    def base_url(self) -> str:
+        return self.vllm.base_url
+
+    @property
+    def served_model(self) -> str:
+        return "planted"
+
+    def facts(self) -> EngineFacts:
+        return EngineFacts("fake", "fake", "0", "m", "")
+
+    def death(self) -> EngineDied | None:
+        if time.monotonic() < self.dies_at:
+            return None
+        return EngineDied("The engine died.", cause="planted")
+
+
+class Journal:
+    """An observer that remembers; `stop_at` raises when so many cells are sealed."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.launches, self.cells, self.sealed_keys, self.requests = [], [], [], 0
+        self.stop_at = stop_at
+
+    def launch(self, launch) -> None:
+        self.launches.append(launch)
+
+    def engine_says(self, text) -> None:
+        pass
+
+    def cell(self, cell) -> None:
+        self.cells.append(cell)
+
+    def request_done(self) -> None:
+        self.requests += 1
+
+    def sealed(self, cell) -> None:
+        self.sealed_keys.append(cell.key)
+        if len(self.sealed_keys) == self.stop_at:
+            raise KeyboardInterrupt
+
+
+PROMPTS = {name: make_prompt(name) for name in make_cell(num_prompts=8).prompt_ids}
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    with serving(Vllm()) as vllm:
+        yield FakeEngine(vllm)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch) -> None:
+    monkeypatch.setattr(loop, "SETTLE_S", 0.5)
+    monkeypatch.setattr(loop, "GAUGE_PERIOD_S", 0.02)
+    monkeypatch.setattr(loop, "WATCH_PERIOD_S", 0.05)
+
+
+def small(**changes):
+    return make_cell(**{"max_tokens": 6, "num_warmup": 4, "warmup_tokens": 2, **changes})
+
+
+# -- one cell -------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_reset_warmed_up_and_driven(engine):
+    record = loop.measure(small(), PROMPTS, engine, launch=3)
+    assert engine.vllm.resets == 1
+    warm = [r for r in record.requests if r.phase is Phase.WARMUP]
+    measured = [r for r in record.requests if r.phase is Phase.MEASURED]
+    assert [len(r.token_ids) for r in warm] == [2] * 4
+    assert [len(r.token_ids) for r in measured] == [6] * 4
+    assert [r.prompt_id for r in measured] == list(small().prompt_ids)
+    assert max(r.done_ns for r in warm) < min(r.sent_ns for r in measured)
+    assert record.launch == 3
+    assert record.client.cpu_share >= 0
+
+
+def test_counters_are_read_around_the_measured_requests_alone(engine):
+    record = loop.measure(small(), PROMPTS, engine, 0)
+    assert record.before.generation_tokens == 4 * 2
+    assert record.after.generation_tokens - record.before.generation_tokens == 4 * 6
+    assert record.after.prompt_tokens - record.before.prompt_tokens == 4 * 5
+
+
+def test_the_server_is_watched_while_the_cell_runs(engine):
+    engine.vllm.step_s = 0.02
+    record = loop.measure(small(), PROMPTS, engine, 0)
+    assert max(gauge.num_requests_running for gauge in record.gauges) == 4
+
+
+def test_every_request_names_the_served_model(engine):
+    loop.measure(small(), PROMPTS, engine, 0)
+    assert {body["model"] for body in engine.vllm.asked} == {"planted"}
+
+
+def test_a_prefill_cell_has_no_warm_up(engine):
+    cell = small(role=Role.PREFILL, num_warmup=0, max_tokens=1)
+    assert all(r.phase is Phase.MEASURED for r in loop.measure(cell, PROMPTS, engine, 0).requests)
+
+
+def test_requests_that_fail_on_a_living_engine_are_a_measurement_of_that(engine):
+    engine.vllm.status = 503
+    record = loop.measure(small(), PROMPTS, engine, 0)
+    assert {r.error for r in record.requests} == {"HTTP 503: out of memory"}
+
+
+# -- a dying engine -------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_dies_with_its_sockets_open_is_noticed_at_once(engine):
+    engine.vllm.stall_s = 30
+    engine.dies_at = time.monotonic() + 0.3
+    began = time.monotonic()
+    with pytest.raises(EngineDied, match="Cause: planted"):
+        loop.measure(small(), PROMPTS, engine, 0)
+    assert time.monotonic() - began < 3
+
+
+def test_an_engine_whose_requests_fail_before_its_death_shows_is_dead_and_nothing_is_sealed(engine):
+    engine.vllm.status = 500
+    engine.dies_at = time.monotonic() + 0.4
+    with pytest.raises(EngineDied):
+        loop.measure(small(), PROMPTS, engine, 0)
+
+
+def test_a_server_that_went_away_is_an_engine_error_whoever_owns_the_process():
+    with serving(Vllm()) as vllm:
+        pass
+    with pytest.raises(EngineError, match="does not answer"):
+        loop.measure(small(), PROMPTS, FakeEngine(vllm), 0)
+
+
+# -- a study --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(tmp_path) -> Study:
+    lines = [
+        {
+            "id": p.id,
+            "tag": "code",
+            "lang": "en",
+            "prompt": p.text,
+            "messages": [dict(p.messages[0])],
+            "license": "CC0-1.0",
+        }
+        for p in PROMPTS.values()
+    ]
+    (tmp_path / "code.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return Study.model_validate(
+        {
+            "study": "demo",
+            "engine": {"kind": "vllm", "model": "m"},
+            "arms": {"off": {}, "on": {"speculative_config": dict(NGRAM)}},
+            "workloads": [{"tag": "code", "suite": tmp_path / "code.jsonl"}],
+            "protocols": {"forced": {"stop": "forced", "output_tokens": 4}},
+            "concurrency": [1, 2],
+            "prompts": 4,
+            "warmup_tokens": 2,
+        }
+    )
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store.create(tmp_path / "demo", "study: demo\n", "a" * 64)
+
+
+@pytest.fixture
+def started(engine, monkeypatch) -> list:
+    """The launches an engine was started for."""
+    launches = []
+
+    @contextmanager
+    def start(spec, launch, folder, on_progress):
+        launches.append(launch)
+        (folder / "engine.log").write_text("up\n")
+        yield engine
+
+    monkeypatch.setattr(loop, "start", start)
+    return launches
+
+
+def test_a_study_is_measured_cell_by_cell_and_sealed(study, store, started):
+    plan, journal = make_plan(study), Journal()
+    loop.run_study(study, plan, store, journal)
+    assert [launch.arm for launch in started] == [launch.arm for launch in plan.launches]
+    assert journal.sealed_keys == [cell.key for cell in plan.cells]
+    assert [data.cell for data in store.cells()] == list(plan.cells)
+    assert journal.requests == sum(len(cell.prompt_ids) for cell in plan.cells)
+    assert sorted(store.facts()) == [0, 1]
+    assert all(r.error is None for data in store.cells() for r in requests_of(data.requests))
+
+
+def test_an_interrupted_study_goes_on_where_it_stopped(study, store, started):
+    plan = make_plan(study)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_study(study, plan, store, Journal(stop_at=3))
+    before = {data.cell.key: data.started_at for data in store.cells()}
+    assert list(before) == [cell.key for cell in plan.cells][:3]
+    rest = Journal()
+    loop.run_study(study, plan, store, rest)
+    assert rest.sealed_keys == [cell.key for cell in plan.cells][3:]
+    assert {k: t for k, t in ((d.cell.key, d.started_at) for d in store.cells()) if k in before} == before
+
+
+def test_no_engine_starts_for_nothing(study, store, started):
+    plan = make_plan(study)
+    loop.run_study(study, plan, store, Journal())
+    started.clear()
+    loop.run_study(study, plan, store, Journal())
+    assert started == []
+
+
+def test_a_launch_that_is_half_measured_is_started_for_the_other_half(study, store, started):
+    plan = make_plan(study)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_study(study, plan, store, Journal(stop_at=2))
+    (first, second) = loop.pending(plan, store)
+    assert first == replace(plan.launches[0], cells=plan.launches[0].cells[2:])
+    assert second == plan.launches[1]
+
+
+def test_an_engine_that_dies_leaves_what_was_sealed_and_seals_nothing_more(study, store, started, engine):
+    plan = make_plan(study)
+
+    class Deadly(Journal):
+        def sealed(self, cell) -> None:
+            super().sealed(cell)
+            engine.dies_at = 0
+
+    journal = Deadly()
+    with pytest.raises(EngineDied):
+        loop.run_study(study, plan, store, journal)
+    assert [data.cell.key for data in store.cells()] == journal.sealed_keys == [plan.cells[0].key]
+
+
+def test_an_engine_that_does_not_start_is_told_and_nothing_is_lost(study, store, monkeypatch):
+    @contextmanager
+    def start(*_):
+        raise EngineStartError("vLLM exited.", cause="no such model")
+        yield
+
+    monkeypatch.setattr(loop, "start", start)
+    with pytest.raises(EngineStartError, match="no such model"):
+        loop.run_study(study, make_plan(study), store, Journal())
+    assert list(store.cells()) == []

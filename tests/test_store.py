@@ -1,0 +1,367 @@
+"""The disk: nothing sealed is ever rewritten, nothing unsealed is ever trusted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specprof import store as store_module
+from specprof.errors import StoreError
+from specprof.records import (
+    ClientLoad,
+    Counters,
+    EngineFacts,
+    Phase,
+    Request,
+    ServerTimes,
+    Speculation,
+)
+from specprof.store import DeclaredVerdict, Store, cell_data, request_table, requests_of
+from tests.factory import NGRAM, make_cell, make_record, make_requests
+
+HASH = "a" * 64
+FILES = ["cell.json", "counters.json", "requests.parquet", "sealed.json"]
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store.create(tmp_path / "demo", "study: demo\n", HASH)
+
+
+def full_record(**changes):
+    """A record with something in every field."""
+    cell = make_cell(arm="ngram-k4", speculative_config=NGRAM, **changes)
+    return make_record(
+        cell,
+        [replace(r, text="中文 \U0001f600 text") for r in make_requests(cell)],
+        gauges=(Counters(7, num_requests_running=4.0, num_accepted_tokens_per_pos=None),),
+        client=ClientLoad(0.3, 0.001),
+        counters={"num_accepted_tokens_per_pos": (9.0, 4.0)},
+    )
+
+
+def folder_of(store: Store, record) -> Path:
+    return store.root / "cells" / record.cell.key
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# -- what goes in comes out -------------------------------------------------------------------------------------------
+
+
+def test_a_sealed_cell_is_read_as_it_was_measured(store):
+    record = full_record()
+    store.seal(record)
+    (read,) = store.cells()
+    expected = cell_data(record)
+    assert read.cell == record.cell
+    assert tuple(requests_of(read.requests)) == record.requests
+    assert (read.before, read.after, read.client) == (expected.before, expected.after, expected.client)
+    assert (read.gauges, read.launch, read.started_at) == (expected.gauges, expected.launch, expected.started_at)
+
+
+def test_a_cell_holds_four_files_and_the_seal_names_the_other_three(store):
+    record = full_record()
+    store.seal(record)
+    assert sorted(path.name for path in folder_of(store, record).iterdir()) == FILES
+    assert sorted(json.loads((folder_of(store, record) / "sealed.json").read_text())["sha256"]) == FILES[:3]
+
+
+def test_cells_come_back_oldest_first(store):
+    for launch, second in ((1, 0), (0, 9), (0, 3)):
+        record = make_record(make_cell(tag=f"t{launch}{second}"), launch=launch)
+        store.seal(replace(record, started_at=f"2026-01-01T00:00:0{second}.000+00:00"))
+    assert [data.cell.tag for data in store.cells()] == ["t03", "t09", "t10"]
+
+
+COUNT = st.integers(0, 2**31 - 1)
+COUNTS = st.lists(COUNT, max_size=5).map(tuple)
+SECONDS = st.floats(0, 1e6)
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+REQUESTS = st.builds(
+    Request,
+    prompt_id=TEXT,
+    phase=st.sampled_from(Phase),
+    stream=st.integers(0, 64),
+    scheduled_ns=st.integers(0, 2**62),
+    sent_ns=st.integers(0, 2**62),
+    done_ns=st.integers(0, 2**62),
+    chunk_ns=st.lists(st.integers(0, 2**62), max_size=5).map(tuple),
+    chunk_tokens=COUNTS,
+    token_ids=COUNTS,
+    text=TEXT,
+    prompt_tokens=COUNT,
+    cached_tokens=st.none() | COUNT,
+    finish_reason=st.none() | TEXT,
+    error=st.none() | TEXT,
+    server=st.none() | st.builds(ServerTimes, SECONDS, st.none() | SECONDS, st.none() | SECONDS),
+    speculation=st.none() | st.builds(Speculation, COUNT, COUNT, COUNT, COUNTS, COUNTS),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(REQUESTS, max_size=4))
+def test_requests_survive_the_way_to_columns_and_back(requests):
+    assert list(requests_of(request_table(requests))) == requests
+
+
+# -- sealed is sealed -------------------------------------------------------------------------------------------------
+
+
+def test_a_sealed_cell_is_never_rewritten(store):
+    record = full_record()
+    store.seal(record)
+    before = contents(folder_of(store, record))
+    with pytest.raises(StoreError, match="is sealed already; sealed cells are never rewritten"):
+        store.seal(replace(record, started_at="later"))
+    assert contents(folder_of(store, record)) == before
+
+
+def test_what_an_interrupted_attempt_left_is_not_read_and_makes_way(store):
+    record = full_record()
+    folder = folder_of(store, record)
+    folder.mkdir(parents=True)
+    (folder / "cell.json").write_text("half a cel")
+    (folder / "leftover.tmp").write_text("x")
+    assert list(store.cells()) == []
+    assert not store.is_sealed(record.cell.key)
+    store.seal(record)
+    assert sorted(contents(folder)) == FILES
+    assert len(list(store.cells())) == 1
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing may catch it and tidy up."""
+
+
+@pytest.mark.parametrize("survivors", range(5))
+def test_killed_between_any_two_files_the_cell_is_measured_again_and_the_others_are_intact(
+    store, survivors, monkeypatch
+):
+    """`survivors` steps go through before the kill: requests.parquet, cell.json, counters.json, the sync, the seal."""
+    done = full_record(tag="done")
+    store.seal(done)
+    record, steps = full_record(), 0
+
+    def dies(original):
+        def step(*arguments, **options):
+            nonlocal steps
+            if steps == survivors:
+                raise Killed
+            steps += 1
+            return original(*arguments, **options)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        for module, name in ((store_module.pq, "write_table"), (store_module, "_write_json"), (store_module, "_sync")):
+            patch.setattr(module, name, dies(getattr(module, name)))
+        with pytest.raises(Killed):
+            store.seal(record)
+    assert [data.cell.tag for data in store.cells()] == ["done"]
+    store.seal(record)
+    assert {data.cell.tag for data in store.cells()} == {"done", "code"}
+
+
+def test_the_seal_arrives_last_and_at_once(store, monkeypatch):
+    """Killed in the middle of the very last write there is a temporary file and no seal."""
+    record = full_record()
+    replaced = []
+
+    def dies_at_the_seal(source, target):
+        if target.name == "sealed.json":
+            raise Killed
+        replaced.append(target.name)
+        source.rename(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", dies_at_the_seal)
+        with pytest.raises(Killed):
+            store.seal(record)
+    assert replaced == ["cell.json", "counters.json"]
+    assert not store.is_sealed(record.cell.key)
+
+
+@pytest.mark.parametrize("name", FILES[:3])
+def test_a_file_changed_after_sealing_is_refused_and_named(store, name):
+    record = full_record()
+    store.seal(record)
+    path = folder_of(store, record) / name
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(StoreError, match=rf"{name}: changed after it was sealed. Restore it, or remove the cell"):
+        list(store.cells())
+
+
+@pytest.mark.parametrize("seal", ["{}", '{"sha256": {}}', '{"sha256": []}', "[]", "not JSON", ""])
+def test_a_broken_seal_vouches_for_nothing(store, seal):
+    record = full_record()
+    store.seal(record)
+    (folder_of(store, record) / "sealed.json").write_text(seal)
+    with pytest.raises(StoreError, match="cannot be read"):
+        list(store.cells())
+
+
+@pytest.mark.parametrize("name", FILES[:3])
+def test_a_missing_file_is_refused(store, name):
+    record = full_record()
+    store.seal(record)
+    (folder_of(store, record) / name).unlink()
+    with pytest.raises(StoreError, match=r"cannot be read .*Remove the folder to measure it again"):
+        list(store.cells())
+
+
+# -- the right study --------------------------------------------------------------------------------------------------
+
+
+def test_the_same_study_opens_the_same_folder(store):
+    store.seal(full_record())
+    again = Store.create(store.root, "study: demo\n", HASH)
+    assert len(list(again.cells())) == 1
+
+
+def test_another_study_of_the_same_name_is_refused_with_the_difference(store):
+    with pytest.raises(StoreError) as problem:
+        Store.create(store.root, "study: demo\nprompts: 32\n", "b" * 64)
+    assert "holds another study of this name. Give the changed study a new name, or undo:" in str(problem.value)
+    assert "\n+prompts: 32" in str(problem.value)
+    assert store.study_text == "study: demo\n"
+
+
+def test_more_blocks_of_the_same_study_are_written_down(store):
+    Store.create(store.root, "study: demo\nblocks: 8\n", HASH)
+    assert store.study_text == "study: demo\nblocks: 8\n"
+
+
+def test_a_folder_that_is_no_study_is_not_read(tmp_path):
+    with pytest.raises(StoreError, match=r"is not a results folder\. Give one that 'specprof run' made"):
+        Store.existing(tmp_path)
+
+
+@pytest.mark.parametrize(("written", "found"), [(f"{HASH} 99\n", "99"), (f"{HASH}\n", "none"), ("", "none")])
+def test_a_format_of_another_version_is_not_guessed_at(store, written, found):
+    (store.root / "study.sha256").write_text(written)
+    with pytest.raises(StoreError, match=rf"format {found}, this specprof reads 1. Use the version that wrote it"):
+        Store.existing(store.root)
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_verdicts_are_written_down_before_the_measurement(store):
+    store.declare_verdicts({"batching": "d1"})
+    store.seal(full_record())
+    store.declare_verdicts({"batching": "d1", "second thought": "d2"})
+    assert store.verdicts() == {
+        "batching": DeclaredVerdict("d1", post_hoc=False),
+        "second thought": DeclaredVerdict("d2", post_hoc=True),
+    }
+
+
+def test_a_line_that_was_moved_is_refused(store):
+    store.declare_verdicts({"batching": "d1"})
+    with pytest.raises(StoreError, match="verdict 'batching' was declared before the measurement and has changed"):
+        store.declare_verdicts({"batching": "d2"})
+
+
+# -- one run at a time, on a disk that takes it -----------------------------------------------------------------------
+
+
+def test_a_second_run_on_the_same_study_is_refused(store):
+    with store.lock(), pytest.raises(StoreError, match="another run is measuring this study"), store.lock():
+        pass
+    with store.lock():  # and the first one's end frees it
+        pass
+
+
+def test_a_killed_run_holds_no_lock(store):
+    script = (
+        "import os, signal, pathlib, specprof.store as s\n"
+        f"with s.Store(pathlib.Path({str(store.root)!r})).lock(): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
+    with store.lock():
+        pass
+
+
+@contextmanager
+def read_only(monkeypatch) -> Iterator[None]:
+    """A disk that takes nothing; tests may run as root, whom permissions do not stop."""
+
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        for name in ("open", "mkdir"):
+            patch.setattr(Path, name, refuses)
+        patch.setattr(store_module.pq, "write_table", refuses)
+        yield
+
+
+@pytest.mark.parametrize("act", ["create", "lock", "seal", "new_launch", "write_facts", "write_environment", "declare"])
+def test_a_read_only_disk_is_a_message_not_a_traceback(act, tmp_path, monkeypatch):
+    store = Store(tmp_path / "demo")
+    acts = {
+        "create": lambda: Store.create(store.root, "study: demo", HASH),
+        "lock": lambda: store.lock().__enter__(),
+        "seal": lambda: store.seal(full_record()),
+        "new_launch": store.new_launch,
+        "write_facts": lambda: store.write_facts(0, EngineFacts("vllm", "vLLM", "1", "m", "")),
+        "write_environment": lambda: store.write_environment({}),
+        "declare": lambda: store.declare_verdicts({"batching": "d1"}),
+    }
+    with read_only(monkeypatch), pytest.raises(StoreError, match=r"cannot be written \(Read-only file system\)"):
+        acts[act]()
+
+
+def test_a_results_folder_that_is_a_file(tmp_path):
+    (tmp_path / "demo").touch()
+    with pytest.raises(StoreError, match="cannot be written"):
+        Store.create(tmp_path / "demo", "study: demo", HASH)
+
+
+def test_a_sealed_study_can_be_read_from_a_read_only_disk(store, monkeypatch):
+    store.seal(full_record())
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "_write", lambda *_: pytest.fail("reading must not write"))
+        assert len(list(Store.existing(store.root).cells())) == 1
+
+
+# -- launches ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_engine_start_has_a_number_of_its_own(store):
+    assert [store.new_launch()[0] for _ in range(3)] == [0, 1, 2]
+    assert Store(store.root).new_launch() == (3, store.root / "launches" / "3")
+
+
+def test_facts_of_a_launch_come_back(store):
+    facts = EngineFacts("vllm", "vLLM", "0.32.0", "m", "sha", argv=("python", "-m", "vllm"), env={"A": "1"})
+    number, _ = store.new_launch()
+    store.write_facts(number, facts)
+    assert store.facts() == {0: facts}
+
+
+@pytest.mark.parametrize("told", ["{", "[]", "{}", '{"argv": [], "colour": "red"}'])
+def test_broken_facts_are_named(store, told):
+    _, folder = store.new_launch()
+    (folder / "facts.json").write_text(told)
+    with pytest.raises(StoreError, match=r"launches/0/facts\.json"):
+        store.facts()
+
+
+def test_the_first_run_s_environment_is_kept(store):
+    assert store.environment() == {}
+    store.write_environment({"cores": 2})
+    store.write_environment({"cores": 64})
+    assert store.environment() == {"cores": 2}

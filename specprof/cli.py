@@ -108,8 +108,10 @@ def run(config: ConfigArgument, results: ResultsOption = Path("results"), report
 
     study = load_study(config)
     make_plan(study)  # whatever is wrong with the prompts shows before a folder is made
-    store = Store.create(results / study.study, config.read_text(encoding="utf-8"), study.content_hash())
+    text = config.read_text(encoding="utf-8")
+    store = Store.create(results / study.study, text, study.content_hash())
     with store.lock():
+        store.keep_study(text)
         store.declare_verdicts({verdict.name: verdict.digest() for verdict in study.verdicts})
         store.write_environment(machine())
         for num_blocks in study.looks:

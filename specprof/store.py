@@ -152,7 +152,6 @@ class Store:
         with _writing(root):
             if written.exists():
                 store._require_same_study(study_text, study_hash)
-                _write(root / "study.yaml", study_text.encode())  # more blocks or another verdict are the same study
                 return store
             root.mkdir(parents=True, exist_ok=True)
             _write(root / "study.yaml", study_text.encode())
@@ -201,6 +200,11 @@ class Store:
                     f"{self.root}: another run is measuring this study. Wait for it, or stop it."
                 ) from None
             yield
+
+    def keep_study(self, study_text: str) -> None:
+        """Keep the file as it is run now: more blocks or another verdict are the same study. Call it under the lock."""
+        with _writing(self.root):
+            _write(self.root / "study.yaml", study_text.encode())
 
     def declare_verdicts(self, digests: Mapping[str, str]) -> None:
         """Write down what each verdict says, by name, before anything is measured.

@@ -239,7 +239,8 @@ def test_another_study_of_the_same_name_is_refused_with_the_difference(store):
 
 
 def test_more_blocks_of_the_same_study_are_written_down(store):
-    Store.create(store.root, "study: demo\nblocks: 8\n", HASH)
+    again = Store.create(store.root, "study: demo\nblocks: 8\n", HASH)
+    again.keep_study("study: demo\nblocks: 8\n")
     assert store.study_text == "study: demo\nblocks: 8\n"
 
 

@@ -21,14 +21,14 @@ PUBLISHABLE_BLOCKS = 4
 def judge(study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdict]) -> Iterator[VerdictFigures]:
     """Every verdict of the study. One that was not `declared` before the first measurement is post hoc.
 
-    With `blocks: auto` the interval is that of a planned look, wide enough to have looked before.
+    One block cannot show how a second would differ, so it decides nothing. With `blocks: auto` the interval is that of a planned look, wide enough to have looked before.
     """
     for spec in study.verdicts:
         confidence = look_confidence() if study.blocks == "auto" else 1 - spec.alpha
         over, under = (_series(spec, selector, evidence) for selector in (spec.numerator, spec.denominator))
         ratio = _ratio(spec, over, under, confidence)
-        outcome = Outcome.of(ratio, spec.at_least)
         blocks = min((len(series.frames) for series in (over, under) if series), default=0)
+        outcome = Outcome.of(ratio, spec.at_least) if blocks > 1 else Outcome.UNDECIDED
         yield VerdictFigures(
             name=spec.name,
             metric=spec.metric,

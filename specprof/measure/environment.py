@@ -13,6 +13,8 @@ import psutil
 import specprof
 from specprof.store import now
 
+_HERE = Path(__file__).resolve().parent
+
 
 def machine() -> dict[str, Any]:
     """Hardware, operating system and specprof's own version. Holds no host name, user name or path."""
@@ -31,27 +33,22 @@ def machine() -> dict[str, Any]:
 
 def git_commit() -> str | None:
     """Commit of the checkout specprof runs from, with `+` if it was changed; None outside one."""
-    folder = Path(__file__).parent
+    top = _git("rev-parse", "--show-toplevel")
+    if top is None or Path(top) / "specprof" / "measure" != _HERE:
+        return None  # installed as a package, perhaps inside a checkout of something else
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", str(_HERE.parent))
+    return commit and commit + ("+" if changed else "")
+
+
+def _git(*arguments: str) -> str | None:
+    """What git answers, None where it has no answer."""
+    command = ["git", "-C", str(_HERE), *arguments]
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
-        changes = subprocess.run(
-            ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no", str(folder)],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
+        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if commit.returncode != 0:
-        return None
-    return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")
+    return answer.stdout.strip() if answer.returncode == 0 else None
 
 
 def gpus() -> list[dict[str, Any]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from specprof.engine import endpoint
 from specprof.engine.protocol import Engine
 from specprof.engine.start import start
-from specprof.errors import EngineDied
+from specprof.errors import EngineDied, EngineError
 from specprof.measure import wire
 from specprof.measure.clock import on_engine_clock, time_scale
 from specprof.measure.load import ClientWatch, Order, closed_loop, connected
@@ -141,10 +142,14 @@ async def _settled(engine: Engine) -> Counters:
 
 
 async def _sample(engine: Engine, gauges: list[Counters]) -> None:
-    """Running and waiting requests while the cell runs: whether the server, not the client, held requests back."""
+    """Running and waiting requests while the cell runs: whether the server, not the client, held requests back.
+
+    A server too busy to answer loses that reading, not the cell.
+    """
     while True:
         await asyncio.sleep(GAUGE_PERIOD_S)
-        gauges.append(await asyncio.to_thread(endpoint.scrape, engine.base_url))
+        with suppress(EngineError):
+            gauges.append(await asyncio.to_thread(endpoint.scrape, engine.base_url))
 
 
 async def _unless_dead(engine: Engine, work: Awaitable[T]) -> T:

@@ -105,6 +105,13 @@ def test_too_little_batching_fails():
     assert only(study(), evidence((53, 106), (53, 107), (53, 105), (53, 106))).outcome is Outcome.FAIL
 
 
+def test_one_block_decides_nothing_however_clear_it_looks():
+    verdict = only(study(), evidence((53.0, 400.0)))
+    assert verdict.ratio.low is None or verdict.ratio.low > 3
+    assert verdict.outcome is Outcome.UNDECIDED
+    assert verdict.needs.startswith("blocks: 4")
+
+
 def test_a_verdict_without_its_cells_is_undecided():
     verdict = only(study(), Evidence([]))
     assert verdict.outcome is Outcome.UNDECIDED

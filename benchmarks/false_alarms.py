@@ -1,0 +1,216 @@
+"""Do the gates keep quiet when nothing is wrong? Clean simulated studies through the whole analysis path.
+
+    python benchmarks/false_alarms.py [--studies 200]
+
+Each study is another world: other prompts, another machine's luck, other launches, with the noise of
+`benchmarks/coverage.py`. Contents code, json and zh-prose, N = 1, 4, 8, forced and natural, speculation off and on,
+two blocks, sentinels before and after every launch.
+
+What counts as a false alarm:
+
+* any finding of severity `invalid`: nothing in these worlds makes a number unfit;
+* any `caution` but one that says something true of the cell. Two do. Gate 4 reports arithmetic, not a suspicion:
+  decode speeds that add up to more than 1.10 × the aggregate are counted here a second time, straight from the
+  records, and agree. Gate 2 does so wherever a median natural text is under 128 tokens. Every other caution is false.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean, median
+
+from specprof.analyse.evidence import Evidence, Key, key_of
+from specprof.analyse.results import GateFinding, Severity
+from specprof.analyse.study import analyse
+from specprof.engine.sim import Content, Machine, Noise, VirtualEngine, machine_of
+from specprof.records import Cell, CellRecord, Launch, Phase, Prompt, Request, Role, Sampling, Stop
+from specprof.store import cell_data
+
+TAGS = ("code", "json", "zh-prose")
+STREAMS = (1, 4, 8)
+SPECULATION: Mapping[str, object] = {"method": "draft", "num_speculative_tokens": 4}
+WARMUP_TOKENS = 8
+SENTINEL_PROMPTS, SENTINEL_TOKENS = 4, 32
+
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "code": ("parse", "merge", "index", "score", "queue", "graph", "token", "cache", "frame", "store"),
+    "json": ("order", "price", "city", "owner", "stock", "route", "colour", "weight", "label", "state"),
+    "zh-prose": ("山路", "渡口", "旧信", "雨夜", "灯火", "茶馆", "远行", "老屋", "春雪", "稻田"),
+}
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a simulated study measures."""
+
+    tags: Sequence[str] = TAGS
+    streams: Sequence[int] = STREAMS
+    stops: Sequence[Stop] = (Stop.FORCED, Stop.NATURAL)
+    blocks: int = 2
+    prompts: int = 16
+    forced_tokens: int = 128
+    natural_tokens: int = 400
+    sampling: Sampling = Sampling()
+
+
+def world(seed: int) -> Machine:
+    """A sound machine with everything that makes measuring hard: prompts and launches that differ, steps that jitter."""
+    noise = Noise(launch_sigma=0.02, step_sigma=0.05)
+    content = Content((0.75, 0.68, 0.62, 0.58), prompt_spread=0.5, drift_per_100_tokens=0.1, eos_mean_tokens=220)
+    contents = {
+        "code": replace(content, chars_per_token=3.5),
+        "json": replace(content, conditional_acceptance=(0.90, 0.86, 0.84, 0.82), chars_per_token=3.0),
+        "zh-prose": replace(content, conditional_acceptance=(0.45, 0.38, 0.32, 0.30), chars_per_token=1.5),
+    }
+    return replace(machine_of("small"), contents=contents, noise=noise, seed=seed)
+
+
+def suite_of(seed: int, design: Design) -> dict[str, Prompt]:
+    """Prompts nobody else has, of different lengths."""
+    rng = random.Random(seed)
+    found = {}
+    for tag in design.tags:
+        for i in range(design.prompts):
+            words = " ".join(rng.choices(_WORDS[tag], k=rng.randint(8, 40)))
+            found[f"{tag}-{i:03d}"] = Prompt(f"{tag}-{i:03d}", tag, "", f"{tag} {seed} {i}: {words}")
+    return found
+
+
+def launches_of(seed: int, design: Design) -> Iterator[Launch]:
+    """The study's launches in ABBA order; within a block, both arms run the same cells in the same order."""
+    number = 0
+    for block in range(design.blocks):
+        rng = random.Random(f"{seed}/{block}")
+        figures = [
+            _cell(tag, stop, n, rng.sample(range(design.prompts), design.prompts), design)
+            for tag in design.tags
+            for stop in design.stops
+            for n in design.streams
+        ]
+        rng.shuffle(figures)
+        cells = [_sentinel("before", design), *figures, _sentinel("after", design)]
+        for arm in ("off", "on") if block % 2 == 0 else ("on", "off"):
+            speculation = SPECULATION if arm == "on" else None
+            own = tuple(replace(cell, block=block, arm=arm, speculative_config=speculation) for cell in cells)
+            yield Launch(number, block, arm, speculation, own)
+            number += 1
+
+
+def _cell(tag: str, stop: Stop, concurrency: int, order: Iterable[int], design: Design) -> Cell:
+    return Cell(
+        key="",
+        role=Role.FIGURE,
+        block=0,
+        arm="",
+        speculative_config=None,
+        tag=tag,
+        protocol=stop.value,
+        stop=stop,
+        max_tokens=design.forced_tokens if stop is Stop.FORCED else design.natural_tokens,
+        mask_eos=False,
+        concurrency=concurrency,
+        prompt_ids=tuple(f"{tag}-{i:03d}" for i in order),
+        num_warmup=concurrency,
+        warmup_tokens=WARMUP_TOKENS,
+        chat=False,
+        guided=False,
+        sampling=design.sampling,
+        suite_hash="",
+        engine_hash="",
+    )
+
+
+def _sentinel(when: str, design: Design) -> Cell:
+    cell = _cell(design.tags[0], Stop.FORCED, SENTINEL_PROMPTS, range(SENTINEL_PROMPTS), design)
+    return replace(cell, role=Role.SENTINEL, protocol=f"sentinel-{when}", max_tokens=SENTINEL_TOKENS)
+
+
+def records(
+    seed: int,
+    design: Design = Design(),
+    machine: Machine | None = None,
+    suite: Mapping[str, Prompt] | None = None,
+    on_machine: Machine | None = None,
+) -> Iterator[CellRecord]:
+    """A study measured on the virtual clock. `on_machine`: another machine for the arm with speculation."""
+    off_machine = machine or world(seed)
+    suite = suite or suite_of(seed, design)
+    for launch in launches_of(seed, design):
+        measured_on = (on_machine or off_machine) if launch.speculative_config else off_machine
+        engine = VirtualEngine(measured_on, launch.speculative_config, launch_index=launch.index)
+        for cell in launch.cells:
+            yield engine.measure(cell, suite)
+
+
+def findings(cells: Iterable[CellRecord]) -> dict[Key, tuple[GateFinding, ...]]:
+    """What the gates say of every figure of a study."""
+    shown = analyse("clean", Evidence(cell_data(record) for record in cells), {}).cells
+    return {key_of(cell): cell.gates for cell in shown}
+
+
+# -- which findings are true -----------------------------------------------------------------------------------------
+
+
+def false_alarms(seed: int, design: Design = Design()) -> list[tuple[Key, GateFinding]]:
+    """Every finding of a clean study that says what is not so."""
+    cells = list(records(seed, design))
+    by_key: dict[Key, list[CellRecord]] = {}
+    for record in cells:
+        by_key.setdefault(key_of(record.cell), []).append(record)
+    return [
+        (key, finding)
+        for key, found in findings(cells).items()
+        for finding in found
+        if finding.severity is Severity.INVALID or not any(_is_true(finding, record) for record in by_key[key])
+    ]
+
+
+def _is_true(finding: GateFinding, record: CellRecord) -> bool:
+    """Whether a caution holds, from the records alone."""
+    measured = [r for r in record.requests if r.phase is Phase.MEASURED]
+    if finding.gate == 2:
+        return median(len(r.token_ids) for r in measured) < 128
+    return finding.gate == 4 and _rate_inflation(measured, record.cell.concurrency) > 1.10
+
+
+def _rate_inflation(requests: Sequence[Request], streams: int) -> float:
+    """Mean decode speed times streams, over tokens per second of the whole cell."""
+    speeds = [(len(r.token_ids) - r.chunk_tokens[0]) / (r.chunk_ns[-1] - r.chunk_ns[0]) for r in requests]
+    wall = max(r.done_ns for r in requests) - min(r.sent_ns for r in requests)
+    return fmean(speeds) * min(streams, len(requests)) * wall / sum(len(r.token_ids) for r in requests)
+
+
+def main() -> None:
+    """Print how many studies had a false alarm, and which."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--studies", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args()
+    began = time.perf_counter()
+    with ProcessPoolExecutor(options.processes) as pool:
+        found = list(pool.map(partial(false_alarms, design=Design()), range(options.studies), chunksize=4))
+    counts = Counter((f.gate, f.name, f.severity.value) for alarms in found for _, f in alarms)
+    cells = len(TAGS) * len(STREAMS) * 2 * 2
+    print(
+        f"{options.studies} clean studies of {cells} figures: {sum(map(bool, found))} with a false alarm; "
+        f"{sum(n for (*_, severity), n in counts.items() if severity == 'invalid')} invalid, "
+        f"{sum(n for (*_, severity), n in counts.items() if severity == 'caution')} false cautions; "
+        f"{time.perf_counter() - began:.0f} s"
+    )
+    for (gate, name, severity), count in sorted(counts.items()):
+        print(f"  gate {gate} {name} ({severity}): {count}")
+        seed, (key, finding) = next(
+            (seed, alarm) for seed, alarms in enumerate(found) for alarm in alarms if alarm[1].name == name
+        )
+        print(f"    e.g. study {seed}, {key}: {finding.evidence}")
+
+
+if __name__ == "__main__":
+    main()

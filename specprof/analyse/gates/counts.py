@@ -1,0 +1,145 @@
+def counters(frame: CellFrame) -> Iterator[GateFinding]:
+    """Gate 9: the server's own totals must be the sum of what the client saw, or somebody else was there."""
+    before, after, requests = frame.data.before, frame.data.after, frame.requests
+    if before is None or after is None:
+        yield caution(9, "no counters", "the server offers no /metrics", "Foreign traffic cannot be ruled out.")
+        return
+    pairs = {
+        "output tokens": ("output_tokens", before.generation_tokens, after.generation_tokens),
+        "prompt tokens": ("prompt_tokens", before.prompt_tokens, after.prompt_tokens),
+        "accepted tokens": ("num_accepted", before.num_accepted_tokens, after.num_accepted_tokens),
+        "drafted tokens": ("num_drafted", before.num_draft_tokens, after.num_draft_tokens),
+    }
+    for what, (column, start, end) in pairs.items():
+        if start is None or end is None or not frame.failures.empty or requests[column].isna().all():
+            continue
+        own, server = float(requests[column].sum()), end - start
+        if abs(server - own) > MAX_COUNTER_GAP * max(server, own):
+            yield invalid(
+                9,
+                "foreign traffic",
+                f"server counted {server:.0f} {what}, the requests sum to {own:.0f}",
+                "Measure on a server that serves nobody else.",
+            )
+    yield from _counters_consistent(frame)
+
+
+def _counters_consistent(frame: CellFrame) -> Iterator[GateFinding]:
+    requests = frame.requests.dropna(subset=["num_steps"])
+    wrong = []
+    if (requests["num_accepted"] > requests["num_drafted"]).any():
+        wrong.append("more tokens accepted than drafted")
+    drafted = _draft_length(frame)
+    steps, accepted = requests["num_steps"].sum(), requests["num_accepted"].sum()
+    if drafted and steps and acceptance_length(accepted, steps) > drafted + 1:
+        wrong.append(f"AL {acceptance_length(accepted, steps):.2f} above K + 1 = {drafted + 1}")
+    per_step = frame.lists("accepted_per_step")
+    told = any(len(row) for row in per_step)
+    if told and sum(len(row) for row in per_step) != frame.requests["num_steps"].sum():
+        wrong.append("the acceptance histogram does not sum to the steps")
+    for problem in wrong:
+        yield invalid(9, "counters", problem, "Report it to the engine; these counters cannot be used.")
+
+
+def _draft_length(frame: CellFrame) -> int:
+    """K of the cell's arm; 0 where it has none of its own (off, suffix)."""
+    return int((frame.cell.speculative_config or {}).get("num_speculative_tokens") or 0)
+
+
+def impossible(frame: CellFrame) -> Iterator[GateFinding]:
+    """Gate 12: values that contradict each other."""
+    yield from _above_streams(frame)
+    yield from _tpot_against_itl(frame)
+    yield from _reported_al(frame)
+    yield from _too_good(frame)
+
+
+def _above_streams(frame: CellFrame) -> Iterator[GateFinding]:
+    """N streams that did nothing but write could not have been faster. A first token counts, its wait does not."""
+    writing = float((frame.requests["last"] - frame.requests["first"]).sum())
+    streams = min(frame.cell.concurrency, len(frame.requests))
+    bound = streams * float(frame.requests["output_tokens"].sum()) / writing if writing > 0 else float("inf")
+    if frame.throughput > 1.05 * bound:
+        yield invalid(
+            12,
+            "impossible",
+            f"{frame.throughput:.1f} tok/s is above N / TPOT = {bound:.1f}",
+            "Check the clock and the token counts.",
+        )
+
+
+def _tpot_against_itl(frame: CellFrame) -> Iterator[GateFinding]:
+    """TPOT must be per-step ITL / tokens per step: the chunks that arrived must be the steps the counts speak of.
+
+    Merged chunks (late reader, held-back bytes) break only the ITL. More chunks than steps is a fault, beyond the up to
+    K accepted tokens per text that are counted past its end and never delivered.
+    """
+    requests = frame.requests
+    chunks = float(requests["num_chunks"].sum())
+    accepted = requests["num_accepted"].fillna(0.0)
+    past_the_end = len(requests) * _draft_length(frame)
+    at_most = float((requests["output_tokens"] - accepted).sum()) + past_the_end
+    steps = float(requests["engine_steps"].sum())
+    if steps / chunks - 1 > MAX_TPOT_GAP:
+        yield caution(
+            12,
+            "merged chunks",
+            f"{steps:.0f} engine steps arrived as {chunks:.0f} chunks",
+            "Per-step ITL is not to be had here; TPOT, decode speed and throughput are not touched.",
+        )
+    elif chunks > at_most * (1 + MAX_TPOT_GAP):
+        yield invalid(
+            12,
+            "inconsistent",
+            f"{chunks:.0f} chunks arrived, but the accepted tokens leave at most {at_most:.0f} engine steps",
+            "Tokens or acceptance counts are lost; check the server's streaming.",
+        )
+
+
+def _reported_al(frame: CellFrame) -> Iterator[GateFinding]:
+    before, after = frame.data.before, frame.data.after
+    steps = frame.requests["num_steps"].sum()
+    if not (before and after and steps) or after.num_drafts is None or after.num_accepted_tokens is None:
+        return
+    drafts = after.num_drafts - (before.num_drafts or 0)
+    if not drafts:
+        return
+    server = acceptance_length(after.num_accepted_tokens - (before.num_accepted_tokens or 0), drafts)
+    own = acceptance_length(frame.requests["num_accepted"].sum(), steps)
+    if abs(server / own - 1) > MAX_AL_GAP:
+        yield invalid(
+            12,
+            "inconsistent",
+            f"AL {server:.2f} by the server's counters, {own:.2f} by its requests",
+            "Look for foreign traffic or drafts that no request owns.",
+        )
+
+
+def _too_good(frame: CellFrame) -> Iterator[GateFinding]:
+    steps = np.concatenate([np.empty(0, dtype=np.int64), *frame.lists("accepted_per_step")])
+    if len(steps) < 20:
+        return
+    share = accepted_at(steps, 1)[0] / len(steps)
+    if share >= SUSPICIOUS_SURVIVAL:
+        yield invalid(
+            12,
+            "too good",
+            f"draft position 1 was accepted in {share:.1%} of {len(steps)} steps",
+            "Explain it before publishing: filler prompts, loops, or a draft that is the target itself.",
+        )
+
+
+def inactive(frame: CellFrame) -> Iterator[GateFinding]:
+    """Gate 13: an arm with speculation that never drafted."""
+    if not frame.cell.speculative_config or frame.cell.role is not Role.FIGURE:
+        return
+    after, before = frame.data.after, frame.data.before
+    told = frame.requests["num_steps"].notna().any()
+    counted = (after.num_drafts or 0) - ((before.num_drafts or 0) if before else 0) if after else 0
+    if (told or after) and not frame.requests["num_steps"].sum() and not counted:
+        yield invalid(
+            13,
+            "speculation inactive",
+            "no step carried a draft in an arm with speculation",
+            "Check the speculative config and the engine's log; n-gram needs text that repeats.",
+        )

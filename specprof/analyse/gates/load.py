@@ -1,0 +1,101 @@
+def queueing(frame: CellFrame) -> Iterator[GateFinding]:
+    """Gate 1: requests that waited at the server or in the client are not concurrency."""
+    latency = float(frame.requests["e2el"].sum())
+    told = frame.requests["queue_s"]
+    share = float(told.sum()) / latency
+    queued = share > MAX_QUEUE_SHARE and _beyond_admission(frame)
+    if queued or (told.isna().all() and _mostly_waiting(frame)):
+        running = max((g.num_requests_running or 0 for g in frame.data.gauges), default=0)
+        evidence = f"{share:.0%} of the latency was spent waiting at the server" if share else "requests waited there"
+        ran = f"; at most {running:.0f} ran" if running else ""
+        remedy = f"Read this as N = {running:.0f}, or raise max_num_seqs." if running else "Raise max_num_seqs."
+        yield caution(1, "server queue", evidence + ran, remedy)
+    held = float(frame.requests["client_queue"].sum()) / latency
+    if held > MAX_QUEUE_SHARE:
+        yield caution(1, "client queue", f"{held:.1%} of the latency was spent in the client", "Use a faster client.")
+
+
+def _beyond_admission(frame: CellFrame) -> bool:
+    """Every request waits for the step in progress to end; only longer waits are a queue."""
+    step_s = float(np.median(frame.gaps)) if len(frame.gaps) else 0.0
+    return float(frame.requests["queue_s"].quantile(0.9)) > ADMISSION_STEPS * step_s
+
+
+def _mostly_waiting(frame: CellFrame) -> bool:
+    """A request seen waiting now and then is one being admitted; waiting in most readings is a queue."""
+    waiting = [bool(gauge.num_requests_waiting) for gauge in frame.data.gauges]
+    return sum(waiting) * 2 > len(waiting)
+
+
+def short_stops(frame: CellFrame) -> Iterator[GateFinding]:
+    """Gate 2: short natural answers measure how long the answers are."""
+    if frame.cell.stop is not Stop.NATURAL:
+        return
+    tokens = float(frame.requests["output_tokens"].median())
+    decode = float((frame.requests["last"] - frame.requests["first"]).sum() / frame.requests["e2el"].sum())
+    if tokens < MIN_NATURAL_TOKENS or decode < MIN_DECODE_SHARE:
+        yield caution(
+            2,
+            "short natural stops",
+            f"median output {tokens:.0f} tokens, {decode:.0%} of the time decoding: not a decode figure",
+            f"Quote it as this workload's throughput; for decoding use the forced figure (≥ {MIN_NATURAL_TOKENS}).",
+        )
+
+
+def reading(frame: CellFrame) -> Iterator[GateFinding]:
+    """Gate 3: a wall that was spent reading."""
+    seconds = frame.requests["ttft"] - frame.requests["queue_s"].fillna(0.0)
+    share = float(seconds.sum() / frame.requests["e2el"].sum())
+    if share > MAX_PREFILL_SHARE:
+        yield caution(
+            3, "prefill", f"{share:.0%} of the wall was reading prompts: this is not only decode", "Use longer outputs."
+        )
+
+
+def rate_sum(frame: CellFrame) -> Iterator[GateFinding]:
+    """Gate 4: where adding up self-reported rates would have flattered."""
+    if frame.cell.concurrency == 1:
+        return
+    inflation = _sum_of_rates(frame) / frame.throughput
+    if inflation > MAX_RATE_INFLATION:
+        yield caution(
+            4,
+            "sum of rates",
+            f"decode speeds add up to {inflation:.2f}× the aggregate",
+            "Quote total output / wall, never the sum of per-request rates.",
+        )
+
+
+def _sum_of_rates(frame: CellFrame) -> float:
+    streams = min(frame.cell.concurrency, len(frame.requests))
+    return float(frame.requests["decode_speed"].mean()) * streams
+
+
+def prefix_cache(frame: CellFrame) -> Iterator[GateFinding]:
+    """Gate 5: cached prompt tokens were not read."""
+    cached = frame.requests["cached_tokens"]
+    if cached.isna().all():
+        yield caution(
+            5,
+            "prefix cache unknown",
+            "the server does not report cached prompt tokens",
+            "Start it with --enable-prompt-tokens-details to verify that the prefix cache is off.",
+        )
+        return
+    share = float(cached.sum() / frame.requests["prompt_tokens"].sum())
+    if share > MAX_CACHED_SHARE:
+        yield invalid(
+            5, "prefix cache", f"{share:.1%} of the prompt tokens came from the cache", "Run with prefix caching off."
+        )
+
+
+def client(frame: CellFrame) -> Iterator[GateFinding]:
+    """Gate 11: a busy client measures itself."""
+    load = frame.data.client
+    if load is not None and (load.loop_lag_p99_s > MAX_LOOP_LAG_S or load.cpu_share > MAX_CLIENT_CPU):
+        yield caution(
+            11,
+            "client",
+            f"event loop late by {load.loop_lag_p99_s * 1e3:.1f} ms (p99), client CPU {load.cpu_share:.0%}",
+            "Give the client a core of its own.",
+        )

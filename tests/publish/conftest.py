@@ -23,6 +23,7 @@ from specprof.analyse.results import (
     Sample,
     Severity,
     StudyFigures,
+    SurpriseFigures,
     VerdictFigures,
 )
 from specprof.publish.report import write_report
@@ -214,8 +215,44 @@ def make_study() -> StudyFigures:
         verdicts=make_verdicts(),
         contents=tuple(make_contents(cells)),
         cuts=tuple(make_cuts(cells)),
+        surprise=make_surprise(),
         notes=("Repetition penalty 1.2 in both arms, stated because it changes the text.", f"Hostile: {HOSTILE}"),
     )
+
+
+def make_surprise() -> tuple[SurpriseFigures, ...]:
+    """Gate 8 of a sampled protocol: one arm as the target would write, one with absurd tokens."""
+    off = SurpriseFigures(
+        tag="code",
+        protocol="natural",
+        stop="natural",
+        length=256,
+        arm="off",
+        method="off",
+        concurrency=8,
+        temperature=0.8,
+        num_texts=32,
+        num_unscored=0,
+        num_tokens=4576,
+        impossible=0,
+        largest_nats=13.41,
+        beyond_8_per_1024=around(17.2, 0.2),
+        beyond_10_per_1024=around(3.1, 0.4),
+        mean_nats=around(1.43, 0.03),
+        mean_slack_nats=0.08,
+    )
+    on = replace(
+        off,
+        arm="on",
+        method="ngram K=4",
+        num_unscored=2,
+        impossible=11,
+        largest_nats=50.2,
+        beyond_10_per_1024=around(15.7, 0.3),
+        tail_p_value=0.00004,
+        mean_p_value=0.21,
+    )
+    return off, on
 
 
 def make_environment() -> dict[str, object]:

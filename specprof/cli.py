@@ -96,7 +96,11 @@ def plan(config: ConfigArgument) -> None:
 
 
 @app.command()
-def run(config: ConfigArgument, results: ResultsOption = Path("results"), report_after: bool = True) -> None:
+def run(
+    config: ConfigArgument,
+    results: ResultsOption = Path("results"),
+    report_after: Annotated[bool, typer.Option("--report/--no-report", help="Report when all is measured.")] = True,
+) -> None:
     """Measure with live progress, resume by itself, then report."""
     from specprof.decide.conclude import conclude
     from specprof.decide.looks import enough

@@ -191,6 +191,22 @@ class CellRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TextScores:
+    """How likely the target itself, speculation off, finds one sampled text (gate 8).
+
+    Log probabilities are those of the bare model: temperature 1, before top-p, top-k and penalties. `logprobs[i]` is
+    output token i's, `ranks[i] >= 1` its place among all tokens, `top_logprobs[i]` those of the most likely tokens
+    there, falling. `error` says why a text could not be scored; its lists are then empty.
+    """
+
+    prompt_id: str
+    logprobs: tuple[float, ...] = ()
+    ranks: tuple[int, ...] = ()
+    top_logprobs: tuple[tuple[float, ...], ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What was really measured: engine, versions, command line, hardware. `extra` holds whatever else it told."""
 
@@ -208,6 +224,11 @@ class EngineFacts:
     max_num_seqs: int | None = None
     start_s: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_sampled(cell: Cell) -> bool:
+    """Whether a figure rests on sampled texts, which gate 8 has scored. A sentinel's text is nobody's figure."""
+    return cell.role is Role.FIGURE and cell.sampling.temperature > 0
 
 
 def arm_in_words(speculative_config: Mapping[str, Any] | None) -> str:

@@ -4,6 +4,7 @@
                     environment.json      the machine and specprof, at the first run
                     launches/<n>/         facts.json and engine.log of one engine start
                     cells/<key>/          cell.json, requests.parquet, counters.json, and last of all sealed.json
+                    scores/<key>.parquet  a sampled cell's texts, scored by the target alone (gate 8)
 
 `sealed.json` arrives by `os.replace` after everything else has reached the disk. A cell without it is measured again.
 """
@@ -40,6 +41,7 @@ from specprof.records import (
     ServerTimes,
     Speculation,
     Stop,
+    TextScores,
 )
 
 FORMAT = 1  # of the folder; a reader refuses what it does not know
@@ -68,6 +70,16 @@ _REQUEST_SCHEMA = pa.schema(
         ("num_accepted", pa.int32()),
         ("accepted_per_step", pa.list_(pa.int32())),
         ("drafted_per_step", pa.list_(pa.int32())),
+    ]
+)
+
+_SCORE_SCHEMA = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("logprobs", pa.list_(pa.float32())),
+        ("ranks", pa.list_(pa.int32())),
+        ("top_logprobs", pa.list_(pa.list_(pa.float32()))),
+        ("error", pa.string()),
     ]
 )
 
@@ -136,6 +148,12 @@ def requests_of(table: pa.Table) -> Iterator[Request]:
         lists = {name: tuple(row.pop(name)) for name in ("chunk_ns", "chunk_tokens", "token_ids")}
         told = server if server != ServerTimes() else None
         yield Request(**{**row, **lists, "phase": Phase(row["phase"])}, server=told, speculation=speculation)
+
+
+def score_table(scores: Sequence[TextScores]) -> pa.Table:
+    """Scored texts as columns, one row per text."""
+    columns = {name: [getattr(text, name) for text in scores] for name in _SCORE_SCHEMA.names}
+    return pa.Table.from_pydict(columns, schema=_SCORE_SCHEMA)
 
 
 class Store:
@@ -261,6 +279,27 @@ class Store:
             files = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
             _write_json(folder / "sealed.json", {"sealed_at": now(), "sha256": files})
 
+    def is_scored(self, key: str) -> bool:
+        """Whether a cell's texts are scored for good."""
+        return self._scores(key).is_file()
+
+    def seal_scores(self, key: str, launch: int, scores: Sequence[TextScores]) -> None:
+        """Put the scores of a sealed cell's texts on disk for good, with the launch they were made on."""
+        if not self.is_sealed(key) or self.is_scored(key):
+            why = "is scored already" if self.is_scored(key) else "is not sealed yet"
+            raise StoreError(f"{self.root}: cell {key} {why}; scores are written once, after their cell.")
+        path = self._scores(key)
+        temporary = path.with_name(f".{path.name}.tmp")
+        table = score_table(scores).replace_schema_metadata({"launch": str(launch), "scored_at": now()})
+        with _writing(path):
+            path.parent.mkdir(exist_ok=True)
+            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+            _sync(temporary)
+            temporary.replace(path)
+
+    def _scores(self, key: str) -> Path:
+        return self.root / "scores" / f"{key}.parquet"
+
     def new_launch(self) -> tuple[int, Path]:
         """A number and folder for one engine start. A resumed launch is another start, with a number of its own."""
         launches = self.root / "launches"
@@ -309,6 +348,14 @@ class Store:
         read = [self._read(folder) for folder in folders]
         yield from sorted(read, key=lambda data: (data.launch, data.started_at))
 
+    def cell(self, key: str) -> CellData:
+        """One sealed cell."""
+        return self._read(self.root / "cells" / key)
+
+    def scores(self) -> dict[str, pa.Table]:
+        """The scored texts of every scored cell, by the cell's key."""
+        return {path.stem: _read_scores(path) for path in sorted((self.root / "scores").glob("[!.]*.parquet"))}
+
     def _read(self, folder: Path) -> CellData:
         try:
             sealed = _read_json(folder / "sealed.json")["sha256"]
@@ -328,6 +375,14 @@ class Store:
             )
         except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as problem:
             raise StoreError(f"{folder}: cannot be read ({problem}). Remove the folder to measure it again.") from None
+
+
+def _read_scores(path: Path) -> pa.Table:
+    try:
+        table = pq.read_table(path, page_checksum_verification=True)
+        return table.select(_SCORE_SCHEMA.names).cast(_SCORE_SCHEMA)
+    except (OSError, KeyError, ValueError, pa.ArrowException) as problem:
+        raise StoreError(f"{path}: cannot be read ({problem}). Remove the file to score the cell again.") from None
 
 
 def now() -> str:

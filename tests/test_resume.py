@@ -31,14 +31,14 @@ def study(tmp_path: Path) -> Path:
 
 def test_a_run_killed_mid_cell_is_finished_by_the_next(study: Path, tmp_path: Path) -> None:
     results = tmp_path / "resumed"
-    with started("run", study, "--results", tmp_path) as first:
+    with started("run", study, "--results", tmp_path, "--no-report") as first:
         wait_until(lambda: len(sealed(results)) >= 2)
         processes = first.family()
         first.kill()
         before = sealed(results)
         assert gone(processes), "the engine outlived a killed run"
 
-    second = specprof("run", study, "--results", tmp_path)
+    second = specprof("run", study, "--results", tmp_path, "--no-report")
 
     assert second.returncode == 0, second.stderr
     after = sealed(results)
@@ -48,9 +48,9 @@ def test_a_run_killed_mid_cell_is_finished_by_the_next(study: Path, tmp_path: Pa
 
 
 def test_a_finished_study_starts_no_engine(study: Path, tmp_path: Path) -> None:
-    assert specprof("run", study, "--results", tmp_path).returncode == 0
+    assert specprof("run", study, "--results", tmp_path, "--no-report").returncode == 0
     launches = sorted((tmp_path / "resumed" / "launches").iterdir())
-    again = specprof("run", study, "--results", tmp_path)
+    again = specprof("run", study, "--results", tmp_path, "--no-report")
     assert again.returncode == 0
     assert "measured already" in again.stdout
     assert sorted((tmp_path / "resumed" / "launches").iterdir()) == launches
@@ -58,7 +58,7 @@ def test_a_finished_study_starts_no_engine(study: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_so_and_keeps_what_it_has(study: Path, tmp_path: Path, stop: signal.Signals) -> None:
-    with started("run", study, "--results", tmp_path) as run:
+    with started("run", study, "--results", tmp_path, "--no-report") as run:
         wait_until(lambda: len(sealed(tmp_path / "resumed")) >= 1)
         processes = run.family()[1:]
         run.process.send_signal(stop)
@@ -71,17 +71,17 @@ def test_an_interrupted_run_says_so_and_keeps_what_it_has(study: Path, tmp_path:
 
 
 def test_a_second_run_of_the_same_study_is_refused(study: Path, tmp_path: Path) -> None:
-    with started("run", study, "--results", tmp_path):
-        wait_until(lambda: (tmp_path / "resumed" / "launches").is_dir())
-        second = specprof("run", study, "--results", tmp_path)
+    with started("run", study, "--results", tmp_path, "--no-report"):
+        wait_until((tmp_path / "resumed" / "launches").is_dir)
+        second = specprof("run", study, "--results", tmp_path, "--no-report")
     assert second.returncode == 2
     assert "another run is measuring this study" in second.stderr
 
 
 def test_a_study_changed_half_way_is_refused_with_the_difference(study: Path, tmp_path: Path) -> None:
-    assert specprof("run", study, "--results", tmp_path).returncode == 0
+    assert specprof("run", study, "--results", tmp_path, "--no-report").returncode == 0
     study.write_text(study.read_text().replace("output_tokens: 32", "output_tokens: 48"))
-    changed = specprof("run", study, "--results", tmp_path)
+    changed = specprof("run", study, "--results", tmp_path, "--no-report")
     assert changed.returncode == 2
     assert "output_tokens: 48" in changed.stderr
     assert "Give the changed study a new name" in changed.stderr

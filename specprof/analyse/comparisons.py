@@ -1,19 +1,28 @@
-"""Gates that need more than one cell: drift (6), changed output (8), a speed-up above its cause (12)."""
+"""Gates that need more than one cell: repeats (5), drift (6), changed output (8), lengths (10), gain and cause (12)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import exp, log
 
 import numpy as np
 from scipy import stats as distributions
 
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import GateFinding, Severity
+from specprof.analyse.stats import t_quantile, variance_of_mean
+from specprof.analyse.steady import ratio_interval, relative_noise, step_means
 from specprof.records import Role
 
 MAX_DRIFT = 0.02
+SINGLE_LAUNCH_TOLERANCE = 1.10  # one launch of each arm: their luck differs by a few percent, and nothing shows it
+MAX_TTFT_FALL = 0.20
+MAX_LENGTH_GAP = 0.05
+MIN_STEPS = 20  # fewer steps at full load cannot contradict anybody
+GATE_CONFIDENCE = 0.9999  # a study asks these questions once per launch or cell, hundreds of times
+CHANCE_OF_REPEAT = 0.01
 SPEEDUP_TOLERANCE = 1.05  # a gain may exceed its tokens per step by what measuring noise can do, and no more
 
 Texts = Mapping[str, Sequence[int]]  # prompt id → token ids
@@ -99,26 +108,133 @@ def _more(changed: Divergence, control: Divergence) -> bool:
 
 
 def drift(frames: Sequence[CellFrame]) -> dict[int, GateFinding]:
-    """Gate 6: the sentinel cell before and after a launch, by launch number; only those that disagree."""
+    """Gate 6: the sentinel cell before and after a launch, by launch number; only those that disagree beyond chance.
+
+    A sentinel is short, so its own steps say how far two sound ones may lie apart. What no single launch can show,
+    all of them together may: then each launch is told of it.
+    """
+    changes = _sentinel_changes(frames)
+    found = {
+        launch: _drifted(
+            f"the same small cell ran {exp(change.log_ratio) - 1:+.1%} after launch {launch} than before it"
+        )
+        for launch, change in changes.items()
+        if change.beyond_chance
+    }
+    if found or len(changes) < 2:
+        return found
+    together = _pooled(list(changes.values()))
+    if not together.beyond_chance:
+        return {}
+    share = exp(together.log_ratio) - 1
+    evidence = f"over {len(changes)} launches the same small cell ran {share:+.1%} after a launch than before it"
+    return dict.fromkeys(changes, _drifted(evidence))
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """ln(after / before) of a throughput, with its standard error."""
+
+    log_ratio: float
+    error: float
+    degrees: float
+
+    @property
+    def beyond_chance(self) -> bool:
+        """More than 2%, and more than step noise would bring once in ten thousand launches."""
+        reach = t_quantile(self.degrees, GATE_CONFIDENCE) * self.error
+        return abs(self.log_ratio) > max(log(1 + MAX_DRIFT), reach)
+
+
+def _sentinel_changes(frames: Sequence[CellFrame]) -> dict[int, _Change]:
     sentinels: dict[int, list[CellFrame]] = defaultdict(list)
     for frame in frames:
         if frame.cell.role is Role.SENTINEL and not frame.requests.empty:
             sentinels[frame.data.launch].append(frame)
-    found = {}
+    changes, arms = {}, {}
     for launch, pair in sentinels.items():
         if len(pair) < 2:
             continue
+        arms[launch] = pair[0].cell.arm
         before, after = sorted(pair, key=lambda frame: frame.data.started_at)[:: len(pair) - 1]
-        change = after.throughput / before.throughput - 1
-        if abs(change) > MAX_DRIFT:
-            found[launch] = GateFinding(
-                6,
-                "drift",
-                Severity.CAUTION,
-                f"the same small cell ran {change:+.1%} after launch {launch} than before it",
-                "Keep the machine quiet and let it settle; more blocks average drift out.",
-            )
+        (noise, degrees), (other, other_degrees) = relative_noise(before), relative_noise(after)
+        error = (noise**2 + other**2) ** 0.5
+        changes[launch] = _Change(log(after.throughput / before.throughput), error, degrees + other_degrees)
+    # Thirty steps estimate their scatter poorly; all launches of an arm do it together.
+    shared = {arm: _rms([changes[n].error for n in changes if arms[n] == arm]) for arm in set(arms.values())}
+    return {launch: replace(change, error=shared[arms[launch]]) for launch, change in changes.items()}
+
+
+def _rms(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def _pooled(changes: Sequence[_Change]) -> _Change:
+    mean = sum(change.log_ratio for change in changes) / len(changes)
+    error = sum(change.error**2 for change in changes) ** 0.5 / len(changes)
+    return _Change(mean, error, sum(change.degrees for change in changes))
+
+
+def _drifted(evidence: str) -> GateFinding:
+    remedy = "Keep the machine quiet and let it settle; more blocks average drift out."
+    return GateFinding(6, "drift", Severity.CAUTION, evidence, remedy)
+
+
+def cached_repeats(frames: Sequence[CellFrame]) -> dict[int, GateFinding]:
+    """Gate 5 where the server does not report cached tokens: a prompt sent again to the same launch is read faster.
+
+    By launch number. Only single streams are compared: with more, TTFT hangs on who else was being read. Guided cells
+    are compared among themselves: a first token may wait for its grammar.
+    """
+    alone: dict[tuple[int, str, bool], list[CellFrame]] = defaultdict(list)
+    for frame in frames:
+        requests = frame.requests
+        if frame.cell.concurrency == 1 and not requests.empty and requests["cached_tokens"].isna().all():
+            alone[frame.data.launch, frame.cell.tag, frame.cell.guided].append(frame)
+    found: dict[int, GateFinding] = {}
+    for (launch, *_), cells in alone.items():
+        first, *later = sorted(cells, key=lambda frame: float(frame.requests["sent"].min()))
+        for again in later:
+            fall, num_prompts = _ttft_fall(first, again)
+            if fall > MAX_TTFT_FALL:
+                found[launch] = GateFinding(
+                    5,
+                    "prefix cache",
+                    Severity.INVALID,
+                    f"TTFT of the same {num_prompts} prompts fell by {fall:.0%} when they were sent again",
+                    "Run with prefix caching off, or reset it between cells (VLLM_SERVER_DEV_MODE=1).",
+                )
     return found
+
+
+def _ttft_fall(first: CellFrame, again: CellFrame) -> tuple[float, int]:
+    """Median share by which TTFT fell, over shared prompts; 0 where as many may fall by chance. And their number."""
+    before, after = (dict(zip(f.requests["prompt_id"], f.requests["ttft"], strict=True)) for f in (first, again))
+    ratios = np.array([after[name] / before[name] for name in after if name in before])
+    num_fell = int((ratios < 1 - MAX_TTFT_FALL).sum())
+    if not len(ratios) or distributions.binom.sf(num_fell - 1, len(ratios), 0.5) > CHANCE_OF_REPEAT:
+        return 0.0, len(ratios)
+    return 1 - float(np.median(ratios)), len(ratios)
+
+
+def length_mismatch(on: Mapping[str, float], off: Mapping[str, float]) -> Iterator[GateFinding]:
+    """Gate 10: the arms wrote texts of different length. `on`, `off`: mean ln(output tokens) by prompt.
+
+    Paired by prompt: at T > 0 single lengths differ by chance, and only what all prompts say together counts.
+    """
+    gaps = np.array([on[name] - off[name] for name in on if name in off])
+    variance, degrees = variance_of_mean(gaps)
+    if not degrees:
+        return
+    mean, reach = float(gaps.mean()), t_quantile(degrees, GATE_CONFIDENCE) * variance**0.5
+    if abs(mean) > max(log(1 + MAX_LENGTH_GAP), reach):
+        yield GateFinding(
+            10,
+            "length mismatch",
+            Severity.INVALID,
+            f"texts were {exp(mean) - 1:+.0%} as long with speculation as without, over {len(gaps)} prompts",
+            "Compare the forced figures, and find out why texts end elsewhere: speculation must not change them.",
+        )
 
 
 def above_cause(gain: float, tokens_per_step: float, off_tokens_per_step: float = 1.0) -> GateFinding | None:
@@ -133,3 +249,18 @@ def above_cause(gain: float, tokens_per_step: float, off_tokens_per_step: float 
         f"{gain:.2f}× the throughput from {cause:.2f}× the tokens per step",
         "Something else changed between the arms: texts, batch, clock or machine. Measure both again.",
     )
+
+
+def faster_with_drafts(on: Sequence[CellFrame], off: Sequence[CellFrame]) -> bool | None:
+    """Whether steps at full load really took less time with drafts than without, in every block; None: cannot tell.
+
+    A few texts over several streams end in a tail of half-empty batches, another one in each arm, and a throughput may
+    exceed its cause by that alone. A verified step that is shorter than a plain one has no such excuse.
+    """
+    by_block = {frame.cell.block: step_means(frame) for frame in off}
+    pairs = [(step_means(frame), by_block[frame.cell.block]) for frame in on if frame.cell.block in by_block]
+    enough = [(mine, plain) for mine, plain in pairs if min(len(mine), len(plain)) >= MIN_STEPS]
+    if not enough:
+        return None
+    tolerance = SPEEDUP_TOLERANCE if len(enough) > 1 else SINGLE_LAUNCH_TOLERANCE
+    return all(ratio_interval(*pair, GATE_CONFIDENCE)[1] < 1 / tolerance for pair in enough)

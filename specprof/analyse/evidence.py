@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from math import exp, isnan, log
 
 import numpy as np
+import pyarrow as pa
 
-from specprof.analyse import comparisons, ordering, stats
+from specprof.analyse import comparisons, ordering, sampled, stats
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import CellFigures, Figure
 from specprof.analyse.stats import Array
@@ -78,9 +79,12 @@ def key_of(cell: Cell | CellFigures) -> Key:
 
 
 class Evidence:
-    """The cells of a study, sorted by what they are for. A cell whose every request failed is in no series."""
+    """The cells of a study, sorted by what they are for. A cell whose every request failed is in no series.
 
-    def __init__(self, cells: Iterable[CellData]) -> None:
+    `scores`: sampled texts as the target finds them, by cell key.
+    """
+
+    def __init__(self, cells: Iterable[CellData], scores: Mapping[str, pa.Table] | None = None) -> None:
         self.frames = [CellFrame(data) for data in cells]
         grouped: dict[Key, list[CellFrame]] = defaultdict(list)
         for frame in self.frames:
@@ -89,6 +93,7 @@ class Evidence:
                 grouped[key_of(cell)].append(frame)
         self.series = {key: Series(tuple(found)) for key, found in sorted(grouped.items(), key=lambda item: item[0])}
         self.drift = comparisons.drift(self.frames)
+        self.sampled = sampled.examine(self.frames, scores or {})
 
     def series_of(self, role: Role) -> Iterator[tuple[Key, Series]]:
         """Series of one role."""

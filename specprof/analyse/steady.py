@@ -1,7 +1,8 @@
 """When a machine has warmed up: the rule by which warm-up is told from measurement (METHOD 5).
 
 A sequence of equal pieces of work is steady from the first index after which (1) a changepoint test finds no slower
-beginning, (2) no trend is left, and (3) the last two thirds agree within 2%.
+beginning, (2) no trend is left, and (3) the last two thirds agree within 2%. Each of the three asks for more than 2%
+*and* for more than chance: 2% between two handfuls of noisy pieces is nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from math import log
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats as distributions
 
-from specprof.analyse.stats import Array
+from specprof.analyse.frames import NS, CellFrame
+from specprof.analyse.stats import Array, t_quantile
 
 TOLERANCE = 0.02
 MIN_PIECES = 9  # thirds of fewer than three pieces say nothing
@@ -19,35 +22,96 @@ MAX_WARMUP_SHARE = 0.5
 SIGNIFICANCE = 0.01
 
 
-def warmup_length(durations: Array) -> int | None:
+def warmup_length(durations: Array, significance: float = SIGNIFICANCE) -> int | None:
     """How many leading pieces to exclude; None if the sequence never becomes steady. Shape (n,), seconds, n >= 9."""
     logs = np.log(durations)
-    start = _changepoint(logs)
+    start = _changepoint(logs, significance)
     rest = logs[start:]
-    if len(rest) < MIN_PIECES or _has_trend(rest) or not _thirds_agree(rest):
+    if len(rest) < MIN_PIECES or _has_trend(rest, significance) or not _thirds_agree(rest, significance):
         return None
     return start
 
 
-def _changepoint(logs: Array) -> int:
+def _changepoint(logs: Array, significance: float) -> int:
     """Length of a beginning that differs in mean from the rest: best split by squared error, kept if it matters."""
     candidates = range(1, int(len(logs) * MAX_WARMUP_SHARE) + 1)
     best = min(candidates, key=lambda k: float(logs[:k].var() * k + logs[k:].var() * (len(logs) - k)))
     before, after = logs[:best], logs[best:]
-    spread = float(after.std(ddof=1))
-    standard_error = spread * (1 / len(before) + 1 / len(after)) ** 0.5
+    # Scatter of both parts around their own means: the longer part alone may look calmer than it is.
+    degrees = len(logs) - 2
+    spread = ((before.var() * len(before) + after.var() * len(after)) / degrees) ** 0.5
+    standard_error = float(spread) * (1 / len(before) + 1 / len(after)) ** 0.5
     gap = abs(float(before.mean() - after.mean()))
     # The split was chosen to look large, so it must clear the bar for every split that was tried.
-    bar = float(distributions.t.ppf(1 - SIGNIFICANCE / 2 / len(candidates), len(after) - 1)) * standard_error
+    bar = float(distributions.t.ppf(1 - significance / 2 / len(candidates), degrees)) * standard_error
     return best if gap > max(bar, log(1 + TOLERANCE)) else 0
 
 
-def _has_trend(logs: Array) -> bool:
+def _has_trend(logs: Array, significance: float) -> bool:
     fit = distributions.linregress(np.arange(len(logs)), logs)
-    return bool(fit.pvalue < SIGNIFICANCE and abs(fit.slope) * len(logs) > TOLERANCE)
+    return bool(fit.pvalue < significance and abs(fit.slope) * len(logs) > TOLERANCE)
 
 
-def _thirds_agree(logs: Array) -> bool:
+def _thirds_agree(logs: Array, significance: float) -> bool:
     third = len(logs) // 3
     middle, last = logs[third : 2 * third], logs[2 * third :]
-    return abs(float(np.median(middle) - np.median(last))) <= log(1 + TOLERANCE)
+    if abs(float(np.median(middle) - np.median(last))) <= log(1 + TOLERANCE):
+        return True
+    if np.ptp(middle) == np.ptp(last) == 0.0:
+        return False  # two different constants: no chance is involved
+    return bool(distributions.ttest_ind(middle, last, equal_var=False).pvalue >= significance)
+
+
+def full_load_steps(frame: CellFrame) -> Array:
+    """Seconds between neighbouring chunks, in time order, while every stream of the cell wrote.
+
+    Equal pieces of work: a batch that fills up, drains, or makes room for a prompt has other steps. Where streams had
+    to queue, "every" is the most that ever wrote at once. A stream sees a batch's step once each, so a step is there as
+    often as there were streams.
+    """
+    starts, ends = _gaps(frame)
+    if not len(starts):
+        return np.empty(0)
+    first = np.sort(frame.requests["first"].to_numpy(dtype=np.float64))
+    last = np.sort(frame.requests["last"].to_numpy(dtype=np.float64))
+    writing = np.searchsorted(first, starts, side="right") - np.searchsorted(last, ends, side="left")
+    full = writing == writing.max()
+    order = np.argsort(starts[full], kind="stable")
+    steps: Array = (ends - starts)[full][order]
+    return steps[steps > 0]
+
+
+def step_means(frame: CellFrame) -> Array:
+    """Full-load steps as the batch made them: the streams' views of each step averaged into one."""
+    steps = full_load_steps(frame)
+    streams = min(frame.cell.concurrency, len(frame.requests))
+    whole = len(steps) // streams * streams
+    means: Array = steps[:whole].reshape(-1, streams).mean(axis=1)
+    return means
+
+
+def relative_noise(frame: CellFrame) -> tuple[float, float]:
+    """Standard error of ln(mean step time) of a cell, from the scatter of its own steps, and its degrees of freedom."""
+    gaps = frame.gaps[frame.gaps > 0]
+    num_steps = len(gaps) / min(frame.cell.concurrency, len(frame.requests))  # a batch's step counts once
+    if num_steps < 2:
+        return 0.0, 1.0
+    return float(np.log(gaps).std()) / num_steps**0.5, num_steps - 1
+
+
+def ratio_interval(steps: Array, others: Array, confidence: float) -> tuple[float, float]:
+    """Interval of mean(steps) / mean(others), each an array of (nearly) independent durations, by the delta method."""
+    variances = [float(part.var(ddof=1) / part.mean() ** 2 / len(part)) for part in (steps, others)]
+    middle = log(float(steps.mean() / others.mean()))
+    reach = t_quantile(min(len(steps), len(others)) - 1, confidence) * sum(variances) ** 0.5
+    return float(np.exp(middle - reach)), float(np.exp(middle + reach))
+
+
+def _gaps(frame: CellFrame) -> tuple[Array, Array]:
+    """When each gap between two chunks of one request began and ended, seconds."""
+    lists = frame.table["chunk_ns"].combine_chunks()
+    if not len(lists):
+        return np.empty(0), np.empty(0)
+    times: Array = lists.flatten().to_numpy(zero_copy_only=False) / NS
+    heads: NDArray[np.int64] = np.cumsum([len(row) for row in lists])[:-1]
+    return np.delete(times[:-1], heads - 1), np.delete(times[1:], heads - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import exp
 from typing import Any
 
@@ -20,10 +21,13 @@ from specprof.analyse.results import (
     GateFinding,
     Loops,
     PrefillFigures,
+    Severity,
     StudyFigures,
 )
 from specprof.analyse.split import split_gains
 from specprof.records import Role
+
+LaunchFindings = Sequence[Mapping[int, GateFinding]]  # by launch number: what is true of every cell of a launch
 
 ALONE, TOGETHER = "one long prompt alone", "short prompts at once"
 
@@ -32,7 +36,8 @@ def analyse(study: str, evidence: Evidence, environment: Mapping[str, Any], orde
     """Every figure of a study. `order`: content tags as they are to be shown."""
     prefill = [_prefill(key, series) for key, series in evidence.series_of(Role.PREFILL)]
     speeds = {(p.tag, p.arm, p.concurrency): p.speed_tok_s.value for p in prefill if p.shape == TOGETHER}
-    shown = [_cell(key, series, evidence, speeds) for key, series in evidence.series_of(Role.FIGURE)]
+    of_launch = (evidence.drift, comparisons.cached_repeats(evidence.frames))
+    shown = [_cell(key, series, evidence, speeds, of_launch) for key, series in evidence.series_of(Role.FIGURE)]
     by_key = {key_of(cell): cell for cell in shown}
     split = [split_gains(cell, evidence, by_key) for cell in shown if cell.arm != evidence.off_arm]
 
@@ -50,13 +55,16 @@ def analyse(study: str, evidence: Evidence, environment: Mapping[str, Any], orde
         notes=tuple(_notes(evidence)),
         contents=tuple(content_effects(evidence)),
         cuts=tuple(two_cuts(evidence)),
+        surprise=tuple(sorted(evidence.sampled.figures, key=place)),
     )
 
 
-def _cell(key: Key, series: Series, evidence: Evidence, speeds: Mapping[Any, float | None]) -> CellFigures:
+def _cell(
+    key: Key, series: Series, evidence: Evidence, speeds: Mapping[Any, float | None], of_launch: LaunchFindings
+) -> CellFigures:
     tag, _, arm, concurrency = key
     loops = loop_evidence(series, own_ends(evidence, key))
-    found = tuple(_gates(key, series, evidence, loops))
+    found = tuple(_gates(key, series, evidence, loops, of_launch))
     return cell_figures(key, series, prefill_speed=speeds.get((tag, arm, concurrency)), loops=loops, gates=found)
 
 
@@ -73,7 +81,9 @@ def _prefill(key: Key, series: Series) -> PrefillFigures:
     )
 
 
-def _gates(key: Key, series: Series, evidence: Evidence, loops: Loops | None) -> Iterator[GateFinding]:
+def _gates(
+    key: Key, series: Series, evidence: Evidence, loops: Loops | None, of_launch: LaunchFindings
+) -> Iterator[GateFinding]:
     tag, protocol, _, concurrency = key
     off = [
         frame
@@ -84,11 +94,12 @@ def _gates(key: Key, series: Series, evidence: Evidence, loops: Loops | None) ->
     found: list[GateFinding] = []
     for frame in (*series.frames, *evidence.failed(key)):
         found += [*gates.cell_gates(frame, loops), *comparisons.changed_output(frame, off)]
-        if frame.data.launch in evidence.drift:
-            found.append(evidence.drift[frame.data.launch])
+        found += [by_launch[frame.data.launch] for by_launch in of_launch if frame.data.launch in by_launch]
     without = evidence.series.get((tag, protocol, evidence.off_arm or "", concurrency))
     if without is not None and series.cell.speculative_config:
+        found += comparisons.length_mismatch(*(s.log_by_prompt("output_tokens") for s in (series, without)))
         found += _above_cause(series, without)
+    found += evidence.sampled.findings_of(key)
     first: dict[tuple[int, str], GateFinding] = {}
     for gate in found:
         first.setdefault((gate.gate, gate.name), gate)
@@ -101,7 +112,12 @@ def _above_cause(on: Series, off: Series) -> Iterator[GateFinding]:
     with_drafts, without = identity(on), identity(off)
     gain = exp(with_drafts.total - without.total)
     finding = comparisons.above_cause(gain, exp(with_drafts.tokens_per_step), exp(without.tokens_per_step))
-    if finding is not None:
+    if finding is None:
+        return
+    confirmed = comparisons.faster_with_drafts(on.frames, off.frames)
+    if confirmed is None:
+        yield replace(finding, severity=Severity.CAUTION, evidence=f"{finding.evidence}; too few full steps to be sure")
+    elif confirmed:
         yield finding
 
 
@@ -110,6 +126,11 @@ def _notes(evidence: Evidence) -> Iterator[str]:
         tag, protocol, arm, concurrency = key
         why = next(iter(evidence.failed(key)[0].failures["error"]), "no request was measured")
         yield f"{tag}, {protocol}, {arm}, N = {concurrency}: no figure, every request failed ({why})."
+    if unscored := evidence.sampled.unscored:
+        yield (
+            f"Gate 8 is open for {len(unscored)} sampled cells whose texts the target has not scored yet: "
+            "'specprof run' does so when everything is measured."
+        )
     blocks: dict[str, set[int]] = defaultdict(set)  # not launches: a resumed block has two
     for frame in evidence.frames:
         blocks[frame.cell.arm].add(frame.cell.block)

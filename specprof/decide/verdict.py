@@ -21,7 +21,8 @@ PUBLISHABLE_BLOCKS = 4
 def judge(study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdict]) -> Iterator[VerdictFigures]:
     """Every verdict of the study. One that was not `declared` before the first measurement is post hoc.
 
-    One block cannot show how a second would differ, so it decides nothing. With `blocks: auto` the interval is that of a planned look, wide enough to have looked before.
+    One block cannot show how a second would differ, so it decides nothing. With `blocks: auto` the interval is that of
+    a planned look, wide enough to have looked before.
     """
     for spec in study.verdicts:
         confidence = look_confidence() if study.blocks == "auto" else 1 - spec.alpha

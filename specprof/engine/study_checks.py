@@ -31,7 +31,7 @@ def examine(study: Study, spec: VllmEngine, engine: InstalledEngine) -> Iterator
     known = speculative_methods()
     for name, arm in study.arms.items():
         if arm.speculative_config is not None:
-            yield from _arm(f"arm {name}", arm.speculative_config, spec, engine, known)
+            yield from _arm(f"arm {name}", arm.speculative_config, spec, engine, known, sampled=_samples(study))
     yield from _cap(study, spec)
 
 
@@ -169,7 +169,13 @@ def _partition(spec: VllmEngine) -> Iterator[Check]:
 
 
 def _arm(
-    label: str, settings: Mapping[str, Any], spec: VllmEngine, engine: InstalledEngine, known: frozenset[str]
+    label: str,
+    settings: Mapping[str, Any],
+    spec: VllmEngine,
+    engine: InstalledEngine,
+    known: frozenset[str],
+    *,
+    sampled: bool,
 ) -> Iterator[Check]:
     method = _method(settings)
     if known and method not in known:
@@ -183,13 +189,18 @@ def _arm(
         yield fail(label, f"{', '.join(refused)} is refused under speculation", "Remove it from engine.args.")
     stages = command.count(spec, "pipeline_parallel_size")
     device = "cpu" if engine.device == "cpu" and (_world(spec)[0] == 1 or _means_cpu(spec)) else "cuda"
-    rows = list(known_bad.consult(Setup(method, device, stages, settings)))
+    rows = list(known_bad.consult(Setup(method, device, stages, settings, sampled)))
     for row in rows:
         where = f"{method} with {stages} pipeline stages" if row.pipeline else method
         report = warn if row.effect in (Effect.WRONG_TEXT, Effect.IGNORED) else fail
         yield report(label, f"{where} on {device} {row.effect} ({row.seen})", row.instead)
     if not rows:
         yield ok(label, f"{method}: nothing known against it on {device} with {stages} pipeline stage(s)")
+
+
+def _samples(study: Study) -> bool:
+    """Whether any protocol draws tokens rather than taking the likeliest."""
+    return any(study.sampling_of(name).temperature > 0 for name in study.protocols)
 
 
 def _cap(study: Study, spec: VllmEngine) -> Iterator[Check]:

@@ -80,7 +80,7 @@ def measure(
     """Reset, warm up, drive. Raises EngineDied as soon as the engine is gone, however long its sockets stay open."""
     started_at = now()
     endpoint.reset_prefix_cache(engine.base_url)
-    return asyncio.run(_unless_dead(engine, _measure(cell, prompts, engine, launch, started_at, on_done)))
+    return asyncio.run(unless_dead(engine, _measure(cell, prompts, engine, launch, started_at, on_done)))
 
 
 async def _measure(
@@ -152,7 +152,7 @@ async def _sample(engine: Engine, gauges: list[Counters]) -> None:
             gauges.append(await asyncio.to_thread(endpoint.scrape, engine.base_url))
 
 
-async def _unless_dead(engine: Engine, work: Awaitable[T]) -> T:
+async def unless_dead(engine: Engine, work: Awaitable[T]) -> T:
     """The result of `work`, or EngineDied the moment the engine is gone."""
     driving = asyncio.ensure_future(work)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import orjson
 
@@ -47,7 +48,10 @@ def path_of(cell: Cell) -> str:
 
 
 def encode(cell: Cell, prompt: Prompt, model: str, *, max_tokens: int) -> bytes:
-    """The request body. Every sampling parameter is sent: a server's own defaults come from the model, unseen."""
+    """The request body. Every sampling parameter is sent: a server's own defaults come from the model, unseen.
+
+    Each prompt draws with a seed of its own, the same in every arm, so that prompts do not share their luck.
+    """
     sampling = cell.sampling
     body: dict[str, Any] = {
         "model": model,
@@ -56,7 +60,7 @@ def encode(cell: Cell, prompt: Prompt, model: str, *, max_tokens: int) -> bytes:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "repetition_penalty": sampling.repetition_penalty,
-        "seed": sampling.seed,
+        "seed": sampling.seed + crc32(prompt.id.encode()) % 2**31,
         "stream": True,
         "stream_options": {"include_usage": True},
         "return_token_ids": True,

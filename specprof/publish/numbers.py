@@ -65,6 +65,13 @@ def count(value: float | None) -> str:
     return UNKNOWN if not known(value) else f"{value:,.0f}"
 
 
+def p_value(value: float | None) -> str:
+    """A probability that chance did it: `0.34`, `0.002`, `<0.001`."""
+    if not known(value):
+        return UNKNOWN
+    return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 0.0995 else f"{value:.2f}"
+
+
 def seconds(value: float | None) -> str:
     """A duration in the unit that reads best: `84 ms`, `1.26 s`."""
     if not known(value):

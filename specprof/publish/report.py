@@ -138,6 +138,7 @@ def _content(
         "latency_tables": sections.latency_tables(grid, engine.words),
         "prefill_table": sections.prefill_table(grid, engine.words),
         "acceptance_tables": sections.acceptance_tables(grid, engine.words),
+        "surprise_table": sections.surprise_table(grid, engine.words),
         "loops_table": sections.loops_table(grid, engine.words),
         "samples": [_trimmed(sample) for sample in sorted(samples, key=lambda sample: not sample.flagged)],
         "gates": gate_groups(figures),

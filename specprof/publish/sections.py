@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from specprof.analyse.results import CellFigures, Figure, GainFigures, GateFinding, Loops, Percentiles, Severity
+from specprof.analyse.results import (
+    CellFigures,
+    Figure,
+    GainFigures,
+    GateFinding,
+    Loops,
+    Percentiles,
+    Severity,
+    SurpriseFigures,
+)
 from specprof.publish.context import gate_code
 from specprof.publish.grid import Grid, Protocol, protocol_of
-from specprof.publish.numbers import UNKNOWN, count, known, number, one_line, percent
+from specprof.publish.numbers import UNKNOWN, count, known, number, one_line, p_value, percent
 from specprof.publish.table import ARM, GATES, STREAMS, Column, Entry, Group, Row, Table, duration, share, value
+
+SAMPLED_GATE = 8  # whose evidence the surprise table is
 
 _HEADLINE = (
     STREAMS,
@@ -283,6 +294,50 @@ def _loop_row(cell: CellFigures, loops: Loops) -> Row:
         value(loops.decode_speed_unflagged_tok_s),
     )
     return Row(entries, unfit=not cell.valid)
+
+
+def surprise_table(grid: Grid, engine: str) -> Table | None:
+    """What the target thinks of the sampled texts, arm beside arm: shown even where there is nothing to object to."""
+    columns = (
+        Column("protocol", words=True),
+        STREAMS,
+        ARM,
+        Column("tokens", "scored"),
+        Column("impossible", "tokens"),
+        Column("largest", "nats"),
+        Column("beyond 10 nats", "per 1,024"),
+        Column("beyond 8 nats", "per 1,024"),
+        Column("mean", "nats"),
+        Column("p, tail", "against off"),
+        Column("p, mean", "against off"),
+        GATES,
+    )
+    groups: dict[str, list[Row]] = {}
+    for found in grid.figures.surprise:
+        groups.setdefault(one_line(found.tag), []).append(_surprise_row(found, grid))
+    rows = tuple(Group(tag, "", tuple(of_tag)) for tag, of_tag in groups.items())
+    return Table(f"sampled texts under the target, speculation off · {engine}", columns, rows) if rows else None
+
+
+def _surprise_row(found: SurpriseFigures, grid: Grid) -> Row:
+    cell = grid.cell(found.tag, found.protocol, found.arm, found.concurrency)
+    protocol = Protocol(found.protocol, found.stop, found.length).words
+    unscored = f"{found.num_unscored} texts not" if found.num_unscored else ""
+    entries = (
+        Entry(f"{protocol}, T = {found.temperature:g}"),
+        Entry(str(found.concurrency)),
+        Entry(one_line(grid.methods.get(found.arm, found.method))),
+        Entry(count(found.num_tokens), unscored),
+        Entry(count(found.impossible)),
+        Entry(number(found.largest_nats)),
+        value(found.beyond_10_per_1024),
+        value(found.beyond_8_per_1024),
+        value(found.mean_nats),
+        Entry(p_value(found.tail_p_value)),
+        Entry(p_value(found.mean_p_value)),
+        Entry("", gates=tuple(gate for gate in cell.gates if gate.gate == SAMPLED_GATE) if cell else ()),
+    )
+    return Row(entries, unfit=cell is not None and not cell.valid)
 
 
 def _lengths(grid: Grid, tag: str, protocol: Protocol) -> str:

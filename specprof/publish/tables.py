@@ -33,6 +33,7 @@ def print_report(figures: StudyFigures, console: Console) -> None:
     for protocol in grid.protocols:
         for arm in grid.on_arms or (grid.off_arm,):
             _print_tables(grid, protocol, arm, console)
+    _print_surprise(figures, console)
     _print_gates(gate_groups(figures), console)
     for verdict in figures.verdicts:
         _print_line(verdict_sentence(verdict), console)
@@ -64,6 +65,37 @@ def _print_tables(grid: Grid, protocol: Protocol, arm: str | None, console: Cons
         if streams:
             _print_line(f"{one_line(tag)}{_prompt_words(grid, tag, protocol)}", console, style="bold cyan")
             console.print(_table(grid, tag, protocol, arm, wide=console.width >= WIDE))
+
+
+def _print_surprise(figures: StudyFigures, console: Console) -> None:
+    """Gate 8 for sampled texts, one line per cell: seen even where there is nothing to object to."""
+    from rich import box
+    from rich.table import Table
+
+    if not figures.surprise:
+        return
+    console.print()
+    _print_line("Sampled texts under the target, speculation off (surprise in nats)", console, style="bold")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for heading in ("sampled", "arm"):
+        table.add_column(heading)
+    for heading in ("T", "N", "tokens", "impos-\nsible", "largest", ">10 per\n1,024", ">8 per\n1,024", "mean"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for found in figures.surprise:
+        rates = (found.beyond_10_per_1024, found.beyond_8_per_1024, found.mean_nats)
+        table.add_row(
+            *map(_plain, (f"{found.tag} {found.protocol}", found.method, f"{found.temperature:g}", found.concurrency)),
+            *map(_plain, (count(found.num_tokens), count(found.impossible), number(found.largest_nats))),
+            *(_plain(_value(figure)) for figure in rates),
+        )
+    console.print(table)
+
+
+def _plain(text: object) -> Text:
+    """Never read as markup."""
+    from rich.text import Text
+
+    return Text(one_line(text))
 
 
 def _prompt_words(grid: Grid, tag: str, protocol: Protocol) -> str:

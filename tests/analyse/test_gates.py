@@ -387,7 +387,10 @@ def test_12_acceptance_by_counters_and_by_requests_must_agree():
 
 
 def test_12_a_position_accepted_always_is_blocked_until_explained():
-    assert found(on_frame(accepted=(4,)))[12, "too good"].severity is Severity.INVALID
+    cell = make_cell(**ON, num_prompts=8)
+    always = make_frame(cell, make_requests(cell, accepted=(4,)))  # 104 steps: text that loses 1 in 20 does so in 200
+    assert found(always)[12, "too good"].severity is Severity.INVALID
+    assert (12, "too good") not in found(on_frame(accepted=(4,)))  # 52 steps: luck, once in 14
     assert (12, "too good") not in found(on_frame(accepted=(4,) * 12 + (0,)))
 
 

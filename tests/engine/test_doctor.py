@@ -85,6 +85,11 @@ def test_known_bad_combinations(method: str, device: str, stages: int, effects: 
     assert [row.effect for row in known_bad.consult(Setup(method, device, stages, {}))] == effects
 
 
+def test_sampling_under_speculation_is_warned_of_on_the_cpu_engine() -> None:
+    rows = list(known_bad.consult(Setup("ngram", "cpu", 1, {}, sampled=True)))
+    assert [row.effect for row in rows] == [Effect.WRONG_TEXT]
+
+
 def test_a_mistyped_method_is_met_with_the_known_ones(pipeline: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study_checks, "speculative_methods", lambda: frozenset({"ngram", "eagle3"}))
     check = named(examined(pipeline, CUDA), "arm mtp-k3")

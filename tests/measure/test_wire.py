@@ -42,13 +42,22 @@ def asked(cell, prompt=None, max_tokens=64):
 
 def test_every_sampling_parameter_is_sent_since_defaults_hide_in_no_result():
     body = asked(make_cell(sampling=Sampling(0.7, 0.9, 40, 1.1, 11)))
-    assert {k: body[k] for k in ("temperature", "top_p", "top_k", "repetition_penalty", "seed")} == {
+    assert {k: body[k] for k in ("temperature", "top_p", "top_k", "repetition_penalty")} == {
         "temperature": 0.7,
         "top_p": 0.9,
         "top_k": 40,
         "repetition_penalty": 1.1,
-        "seed": 11,
     }
+
+
+def test_every_prompt_draws_with_a_seed_of_its_own_the_same_each_time():
+    def seed(prompt_id: str, study_seed: int) -> int:
+        cell = make_cell(sampling=Sampling(temperature=0.7, seed=study_seed))
+        return asked(cell, make_prompt(prompt_id))["seed"]
+
+    assert seed("a", 1) == seed("a", 1)
+    assert len({seed("a", 1), seed("b", 1), seed("a", 2)}) == 3
+    assert 0 <= seed("a", 0) < 2**31
 
 
 def test_tokens_are_counted_by_the_server_s_ids_and_its_usage():

@@ -1,3 +1,24 @@
+"""Gates 9, 12 and 13: counts and clocks that contradict each other, and speculation that never happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats as distributions
+
+from specprof.analyse.acceptance import acceptance_length, accepted_at
+from specprof.analyse.frames import CellFrame
+from specprof.analyse.gates.found import caution, invalid
+from specprof.analyse.results import GateFinding
+from specprof.analyse.thresholds import MAX_AL_GAP, MAX_COUNTER_GAP, MAX_TPOT_GAP, SUSPICIOUS_SURVIVAL
+from specprof.records import Role
+
+NATURAL_SURVIVAL = 0.95  # the most that a first draft position can be expected to survive on natural text
+SURE = 0.99
+
+
 def counters(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 9: the server's own totals must be the sum of what the client saw, or somebody else was there."""
     before, after, requests = frame.data.before, frame.data.after, frame.requests
@@ -9,6 +30,7 @@ def counters(frame: CellFrame) -> Iterator[GateFinding]:
         "prompt tokens": ("prompt_tokens", before.prompt_tokens, after.prompt_tokens),
         "accepted tokens": ("num_accepted", before.num_accepted_tokens, after.num_accepted_tokens),
         "drafted tokens": ("num_drafted", before.num_draft_tokens, after.num_draft_tokens),
+        "verification steps": ("num_steps", before.num_drafts, after.num_drafts),
     }
     for what, (column, start, end) in pairs.items():
         if start is None or end is None or not frame.failures.empty or requests[column].isna().all():
@@ -21,7 +43,20 @@ def counters(frame: CellFrame) -> Iterator[GateFinding]:
                 f"server counted {server:.0f} {what}, the requests sum to {own:.0f}",
                 "Measure on a server that serves nobody else.",
             )
+    yield from _crowded(frame)
     yield from _counters_consistent(frame)
+
+
+def _crowded(frame: CellFrame) -> Iterator[GateFinding]:
+    """More requests running than this client has streams. Seen once, it may be one request leaving as another comes."""
+    running = [gauge.num_requests_running or 0.0 for gauge in frame.data.gauges]
+    if sum(count > frame.cell.concurrency for count in running) > 1:
+        yield invalid(
+            9,
+            "foreign traffic",
+            f"up to {max(running):.0f} requests ran at once, the client sent at most {frame.cell.concurrency}",
+            "Measure on a server that serves nobody else.",
+        )
 
 
 def _counters_consistent(frame: CellFrame) -> Iterator[GateFinding]:
@@ -33,12 +68,36 @@ def _counters_consistent(frame: CellFrame) -> Iterator[GateFinding]:
     steps, accepted = requests["num_steps"].sum(), requests["num_accepted"].sum()
     if drafted and steps and acceptance_length(accepted, steps) > drafted + 1:
         wrong.append(f"AL {acceptance_length(accepted, steps):.2f} above K + 1 = {drafted + 1}")
-    per_step = frame.lists("accepted_per_step")
-    told = any(len(row) for row in per_step)
-    if told and sum(len(row) for row in per_step) != frame.requests["num_steps"].sum():
-        wrong.append("the acceptance histogram does not sum to the steps")
+    wrong += _histogram_problems(frame)
     for problem in wrong:
         yield invalid(9, "counters", problem, "Report it to the engine; these counters cannot be used.")
+
+
+def _histogram_problems(frame: CellFrame) -> Iterator[str]:
+    """Where the steps one by one, the totals of the requests and the server's counts per position part ways."""
+    accepted, drafted = (frame.lists(name) for name in ("accepted_per_step", "drafted_per_step"))
+    told = any(len(row) for row in accepted)
+    requests = frame.requests
+    if told and sum(len(row) for row in accepted) != requests["num_steps"].sum():
+        yield "the acceptance histogram does not sum to the steps"
+    elif told and sum(int(row.sum()) for row in accepted) != requests["num_accepted"].sum():
+        yield "the acceptance histogram does not sum to the accepted tokens"
+    pairs = [(a, d) for a, d in zip(accepted, drafted, strict=True) if len(a) == len(d)]
+    if any((a > d).any() for a, d in pairs) and not (requests["num_accepted"] > requests["num_drafted"]).any():
+        yield "a step accepted more tokens than it drafted"
+    survivors, steps = _server_survivors(frame)
+    if len(survivors) and (survivors[0] > steps or (np.diff(survivors) > 0).any()):
+        yield "a later draft position was accepted more often than an earlier one"
+
+
+def _server_survivors(frame: CellFrame) -> tuple[NDArray[np.float64], float]:
+    """Steps that accepted position 1, 2, … by the server's counters, and all its drafted steps; empty if not told."""
+    before, after = frame.data.before, frame.data.after
+    if not (before and after) or after.num_accepted_tokens_per_pos is None or after.num_drafts is None:
+        return np.empty(0), 0.0
+    end = np.array(after.num_accepted_tokens_per_pos, dtype=np.float64)
+    start = np.array(before.num_accepted_tokens_per_pos or (0.0,) * len(end), dtype=np.float64)
+    return end - start, after.num_drafts - (before.num_drafts or 0.0)
 
 
 def _draft_length(frame: CellFrame) -> int:
@@ -116,17 +175,31 @@ def _reported_al(frame: CellFrame) -> Iterator[GateFinding]:
 
 
 def _too_good(frame: CellFrame) -> Iterator[GateFinding]:
-    steps = np.concatenate([np.empty(0, dtype=np.int64), *frame.lists("accepted_per_step")])
-    if len(steps) < 20:
+    """A position that never fails. Survival falls with the position, so the first one speaks for all.
+
+    A short cell of easy text may accept every draft by luck; it is told from a fault only where text that loses one
+    draft in twenty would hardly ever do so.
+    """
+    accepted, steps = _first_position(frame)
+    if not steps or accepted / steps < SUSPICIOUS_SURVIVAL:
         return
-    share = accepted_at(steps, 1)[0] / len(steps)
-    if share >= SUSPICIOUS_SURVIVAL:
+    by_luck = float(distributions.binom.sf(accepted - 1, steps, NATURAL_SURVIVAL))
+    if by_luck < 1 - SURE:
         yield invalid(
             12,
             "too good",
-            f"draft position 1 was accepted in {share:.1%} of {len(steps)} steps",
+            f"draft position 1 was accepted in {accepted / steps:.1%} of {steps} steps",
             "Explain it before publishing: filler prompts, loops, or a draft that is the target itself.",
         )
+
+
+def _first_position(frame: CellFrame) -> tuple[int, int]:
+    """How many drafted steps accepted their first token, and how many there were: by request, else by the server."""
+    steps = np.concatenate([np.empty(0, dtype=np.int64), *frame.lists("accepted_per_step")])
+    if len(steps):
+        return int(accepted_at(steps, 1)[0]), len(steps)
+    survivors, drafts = _server_survivors(frame)
+    return (int(survivors[0]), int(drafts)) if len(survivors) else (0, 0)
 
 
 def inactive(frame: CellFrame) -> Iterator[GateFinding]:

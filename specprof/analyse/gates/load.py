@@ -1,3 +1,28 @@
+"""Gates 1 to 5 and 11: what else than decoding at N streams a cell's wall was spent on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from specprof.analyse.frames import CellFrame
+from specprof.analyse.gates.found import caution, invalid
+from specprof.analyse.results import GateFinding
+from specprof.analyse.thresholds import (
+    ADMISSION_STEPS,
+    MAX_CACHED_SHARE,
+    MAX_CLIENT_CPU,
+    MAX_LOOP_LAG_S,
+    MAX_PREFILL_SHARE,
+    MAX_QUEUE_SHARE,
+    MAX_RATE_INFLATION,
+    MIN_DECODE_SHARE,
+    MIN_NATURAL_TOKENS,
+)
+from specprof.records import Stop
+
+
 def queueing(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 1: requests that waited at the server or in the client are not concurrency."""
     latency = float(frame.requests["e2el"].sum())
@@ -58,11 +83,12 @@ def rate_sum(frame: CellFrame) -> Iterator[GateFinding]:
         return
     inflation = _sum_of_rates(frame) / frame.throughput
     if inflation > MAX_RATE_INFLATION:
+        streams, writing = frame.cell.concurrency, frame.throughput * frame.tpot_s
         yield caution(
             4,
             "sum of rates",
-            f"decode speeds add up to {inflation:.2f}× the aggregate",
-            "Quote total output / wall, never the sum of per-request rates.",
+            f"decode speeds add up to {inflation:.2f}× the aggregate: on average {writing:.1f} of {streams} wrote",
+            "Quote total output / wall, never the sum of per-request rates; more prompts per stream shorten the tail.",
         )
 
 

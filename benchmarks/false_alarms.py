@@ -1,6 +1,6 @@
 """Do the gates keep quiet when nothing is wrong? Clean simulated studies through the whole analysis path.
 
-    python benchmarks/false_alarms.py [--studies 200]
+    python benchmarks/false_alarms.py [--studies 200] [--first-seed 0]
 
 Each study is another world: other prompts, another machine's luck, other launches, with the noise of
 `benchmarks/coverage.py`. It measures one content (code, json, zh-prose in turn) at N = 1, 4, 8, forced and natural,
@@ -196,11 +196,13 @@ def main() -> None:
     """Print how many studies had a false alarm, and which."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=200)
+    parser.add_argument("--first-seed", type=int, default=0, help="another set of worlds")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.studies)
     began = time.perf_counter()
     with ProcessPoolExecutor(options.processes) as pool:
-        found = list(pool.map(false_alarms, range(options.studies), chunksize=4))
+        found = list(pool.map(false_alarms, seeds, chunksize=4))
     counts = Counter((f.gate, f.name, f.severity.value) for alarms in found for _, f in alarms)
     figures = 2 * len(STREAMS) * len(Stop)
     print(
@@ -212,7 +214,10 @@ def main() -> None:
     for (gate, name, severity), count in sorted(counts.items()):
         print(f"  gate {gate} {name} ({severity}): {count}")
         seed, (key, finding) = next(
-            (seed, alarm) for seed, alarms in enumerate(found) for alarm in alarms if alarm[1].name == name
+            (seed, alarm)
+            for seed, alarms in zip(seeds, found, strict=True)
+            for alarm in alarms
+            if alarm[1].name == name
         )
         print(f"    e.g. study {seed}, {key}: {finding.evidence}")
 

@@ -11,7 +11,7 @@ install: ## make .venv with specprof, the CPU engine and the development tools; 
 	@.ci/install $(VENV)
 
 demo: install ## profile a real vLLM engine on this CPU and report (resumes; a second time it only reports)
-	$(BIN)/specprof run configs/demo.yaml
+	$(BIN)/specprof run configs/demo.yaml --results runs
 
 test: install ## every test, real-engine tests included
 	$(BIN)/pytest

@@ -24,10 +24,10 @@ import numpy as np
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.results import Figure
 from specprof.analyse.study import analyse
+from specprof.columns import cell_data
 from specprof.engine.sim import Content, Machine, Noise, VirtualEngine, machine_of
 from specprof.engine.sim.truth import acceptance_truth
 from specprof.records import Cell, CellRecord, Launch, Phase, Prompt, Role, Sampling, Stop
-from specprof.store import cell_data
 
 TOKENS = 96
 DRAFT_TOKENS = 4

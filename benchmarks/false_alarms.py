@@ -28,9 +28,9 @@ from statistics import fmean, median
 from specprof.analyse.evidence import Evidence, Key, key_of
 from specprof.analyse.results import GateFinding, Severity
 from specprof.analyse.study import analyse
+from specprof.columns import cell_data
 from specprof.engine.sim import Content, Machine, Noise, VirtualEngine, machine_of
 from specprof.records import Cell, CellRecord, Launch, Phase, Prompt, Request, Role, Sampling, Stop
-from specprof.store import cell_data
 
 TAGS = ("code", "json", "zh-prose")
 STREAMS = (1, 4, 8)

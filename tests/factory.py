@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specprof.analyse.frames import CellFrame
+from specprof.columns import CellData, cell_data
 from specprof.records import (
     Cell,
     CellRecord,
@@ -23,7 +24,6 @@ from specprof.records import (
     Speculation,
     Stop,
 )
-from specprof.store import CellData, cell_data
 
 DATA = Path(__file__).parent / "data"
 CLOCK_STARTS_S = 5_000.0

@@ -11,11 +11,12 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "specprof"
 
-VOCABULARY = {"errors", "records", "store", "specprof"}  # `specprof` itself: the version
+VOCABULARY = {"errors", "records", "columns", "store", "specprof"}  # `specprof` itself: the version
 MAY_IMPORT = {
     "errors": set(),
     "records": set(),
-    "store": {"errors", "records"},
+    "columns": {"records"},
+    "store": {"errors", "records", "columns"},
     "study": VOCABULARY | {"study"},
     "engine": VOCABULARY | {"study", "engine"},
     "measure": VOCABULARY | {"study", "engine", "measure"},

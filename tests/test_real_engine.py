@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from specprof.store import Store, requests_of
+from specprof.columns import requests_of
+from specprof.store import Store
 from specprof.study.config import load_study
 from specprof.study.plan import make_plan
 from tests.running import ROOT, figures, gone, sealed, specprof, started, wait_until

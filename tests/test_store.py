@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specprof import store as store_module
+from specprof.columns import cell_data, request_table, requests_of
 from specprof.errors import StoreError
 from specprof.records import (
     ClientLoad,
@@ -25,7 +26,7 @@ from specprof.records import (
     ServerTimes,
     Speculation,
 )
-from specprof.store import DeclaredVerdict, Store, cell_data, request_table, requests_of
+from specprof.store import DeclaredVerdict, Store
 from tests.factory import NGRAM, make_cell, make_record, make_requests
 
 HASH = "a" * 64

@@ -14,8 +14,8 @@ from specprof.analyse import comparisons, ordering, sampled, stats
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import CellFigures, Figure
 from specprof.analyse.stats import Array
+from specprof.columns import CellData
 from specprof.records import Cell, Role
-from specprof.store import CellData
 
 NOTHING = Figure(None)
 

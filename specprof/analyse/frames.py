@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from specprof.analyse.acceptance import engine_steps
 from specprof.analyse.stats import Array
+from specprof.columns import CellData
 from specprof.records import Cell, Phase
-from specprof.store import CellData
 
 NS = 1e9
 

@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from specprof.columns import requests_of
 from specprof.engine.protocol import Engine
 from specprof.engine.start import start
 from specprof.errors import EngineError
@@ -24,7 +25,7 @@ from specprof.measure.load import Order, closed_loop, connected
 from specprof.measure.loop import Observer, unless_dead
 from specprof.measure.wire import MAX_ERROR_CHARS, RawStream
 from specprof.records import Cell, Launch, Phase, Prompt, Request, TextScores, is_sampled
-from specprof.store import Store, requests_of
+from specprof.store import Store
 from specprof.study.config import Study
 from specprof.study.plan import Plan
 

@@ -253,8 +253,8 @@ def _what_is_unfit(grid: Grid) -> str:
         for gate in cell.gates
         if gate.severity is Severity.INVALID
     )
-    are = "cell is" if len(unfit) == 1 else "cells are"
-    return f"{len(unfit)} of {len(cells)} {are} shown but unfit to be published ({listed(list(names))})."
+    are = "is" if len(unfit) == 1 else "are"
+    return f"{len(unfit)} of {len(cells)} cells {are} shown but unfit to be published ({listed(list(names))})."
 
 
 def _how_verdicts_fell(grid: Grid) -> str:

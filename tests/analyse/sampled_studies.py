@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from specprof.analyse.evidence import Evidence
+from specprof.columns import CellData, cell_data, score_table
 from specprof.engine.sim import Machine, VirtualEngine, machine_of
 from specprof.records import Cell, CellRecord, Prompt, Sampling
-from specprof.store import CellData, cell_data, score_table
 from tests.factory import NGRAM, make_cell, make_prompt
 
 TAGS = ("code", "json")

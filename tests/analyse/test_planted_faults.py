@@ -23,9 +23,9 @@ from benchmarks.false_alarms import Design, findings, records, suite_of, world
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.results import CellFigures, GateFinding, Severity
 from specprof.analyse.study import analyse
+from specprof.columns import cell_data
 from specprof.engine.sim import Faults, ForeignTraffic, Machine, Noise, Prefill, Scheduler
 from specprof.records import Prompt, Sampling, Stop
-from specprof.store import cell_data
 from specprof.study.prompts import lint
 
 INVALID, CAUTION = Severity.INVALID, Severity.CAUTION

@@ -15,8 +15,8 @@ from specprof.analyse.evidence import Evidence
 from specprof.analyse.results import Severity
 from specprof.analyse.sampled import FALSE_ALARM, examine
 from specprof.analyse.study import analyse
+from specprof.columns import score_table
 from specprof.records import Sampling, TextScores
-from specprof.store import score_table
 from tests.analyse.sampled_studies import evidence, machine, written
 from tests.factory import NGRAM, make_cell, make_data
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specprof.analyse.surprise import scored_cell, surprises
+from specprof.columns import score_table
 from specprof.records import Sampling, TextScores
-from specprof.store import score_table
 from tests.factory import make_cell, make_frame
 
 NUM_TOP = 20

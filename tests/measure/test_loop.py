@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from specprof.columns import requests_of
 from specprof.errors import EngineDied, EngineError, EngineStartError
 from specprof.measure import loop
 from specprof.records import EngineFacts, Phase, Role
-from specprof.store import Store, requests_of
+from specprof.store import Store
 from specprof.study.config import Study
 from specprof.study.plan import make_plan
 from tests.factory import NGRAM, make_cell, make_prompt

@@ -18,11 +18,11 @@ import pytest
 
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.results import SurpriseFigures
+from specprof.columns import cell_data, score_table
 from specprof.engine.vllm import VllmServer
 from specprof.measure.loop import measure
 from specprof.measure.score import score, written_texts
 from specprof.records import CellRecord, Sampling
-from specprof.store import cell_data, score_table
 from specprof.study.prompts import load_suite
 from tests.factory import make_cell
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specprof.columns import request_table, requests_of
 from specprof.measure.wire import RawStream, decode, encode, events, path_of
 from specprof.records import Phase, Sampling, ServerTimes, Speculation, Stop
-from specprof.store import request_table, requests_of
 from tests.factory import make_cell, make_prompt
 
 DONE = b"data: [DONE]\n\n"

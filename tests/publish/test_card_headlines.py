@@ -45,7 +45,7 @@ def test_card_has_the_keys_of_the_design(made: dict[str, Any]) -> None:
     )
     assert all(set(cell_keys.split()) <= set(cell) for cell in made["cells"])
     assert all(set(gain_keys.split()) <= set(gain) for gain in made["gains"])
-    assert set(["name", "outcome", "ratio", "threshold", "hash", "post_hoc", "needs"]) <= set(made["verdicts"][0])
+    assert {"name", "outcome", "ratio", "threshold", "hash", "post_hoc", "needs"} <= set(made["verdicts"][0])
     assert {"p50", "p99"} <= set(made["cells"][0]["ttft_s"])
     assert list(made["cells"][0]["throughput_tok_s"]) == ["value", "low", "high"]
 

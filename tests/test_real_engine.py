@@ -155,6 +155,13 @@ def engine_processes() -> Iterator[psutil.Process]:
             yield process
 
 
+def test_every_suite_passes_the_linter_under_the_model_s_own_tokenizer() -> None:
+    suites = sorted((ROOT / "prompts").glob("*.jsonl"))
+    checked = specprof("prompts", "check", *suites, "--model", "builtin:gemma-3-270m", "--max-tokens", "7000")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert checked.stdout.count(", 0 findings") == len(suites) >= 8
+
+
 def test_a_model_that_is_not_there_is_named_within_a_minute(tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
     (tmp_path / "empty-model").mkdir()

@@ -88,8 +88,8 @@ def doctor(
 def plan(config: ConfigArgument) -> None:
     """Cells, launches, estimated time; starts nothing."""
     from specprof.study.config import load_study
-    from specprof.study.estimate import print_plan
     from specprof.study.plan import make_plan
+    from specprof.terminal import print_plan
 
     study = load_study(config)
     print_plan(study, make_plan(study), console)

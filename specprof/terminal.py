@@ -1,4 +1,4 @@
-"""What a run shows while it runs: the present launch and cell, how far along, how long still. Quiet in a pipe."""
+"""What the terminal shows: a plan before it runs, then the present cell and how long still. Quiet in a pipe."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
-from specprof.records import Cell, Launch, arm_in_words
+from specprof.records import Cell, Launch, Role, arm_in_words
+from specprof.study.config import Study
+from specprof.study.estimate import assumed_rates, launch_seconds
 from specprof.study.plan import Plan
 
 
@@ -70,3 +73,44 @@ def run_display(console: Console, plan: Plan, sealed: int) -> Iterator[RunDispla
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield RunDisplay(console, progress, plan, sealed)
+
+
+def print_plan(study: Study, plan: Plan, console: Console) -> None:
+    """What would be measured on each launch, and how long it may take."""
+    rates = assumed_rates(study)
+    table = Table(title=f"{study.study}: {len(plan.launches)} launches, {len(plan.cells)} cells", title_justify="left")
+    for heading in ("launch", "block", "cells", "requests", "time"):
+        table.add_column(heading, justify="right")
+    table.add_column("arm")
+    for launch in plan.launches:
+        words = arm_in_words(launch.speculative_config)
+        numbers = (launch.index + 1, launch.block + 1, len(launch.cells), sum(len(c.prompt_ids) for c in launch.cells))
+        arm = launch.arm if launch.arm == words else f"{launch.arm} ({words})"
+        table.add_row(*map(str, numbers), _minutes(launch_seconds(launch, rates)), arm)
+    console.print(table)
+    for line in _grid(study, plan):
+        console.print(line, highlight=False, soft_wrap=True)
+    total = _minutes(sum(launch_seconds(launch, rates) for launch in plan.launches))
+    console.print(
+        f"Estimated time: {total}, if an engine starts in {rates.start_s:.0f} s and one stream writes "
+        f"{rates.decode:.0f} tok/s. Nothing was started.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _grid(study: Study, plan: Plan) -> Iterator[str]:
+    cells = plan.launches[0].cells
+    for name, protocol in study.protocols.items():
+        own = [cell for cell in cells if cell.protocol == name]
+        tags = ", ".join(dict.fromkeys(cell.tag for cell in own))
+        streams = ", ".join(map(str, sorted({cell.concurrency for cell in own})))
+        prompts = "/".join(map(str, sorted({len(cell.prompt_ids) for cell in own})))
+        asked = f"{protocol.stop.value} {protocol.length} tokens"
+        yield f"  {name}: {asked} · {tags} · N = {streams} · {prompts} prompts each"
+    probes = sum(cell.role is Role.PREFILL for cell in cells)
+    yield f"  and per launch {probes} prefill cells and a sentinel cell before and after"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"

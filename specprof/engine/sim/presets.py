@@ -62,7 +62,7 @@ def seed_machine() -> Machine:
     prose_curve = (0.625, 0.585, 0.53, 0.50)
     zh = Content(prose_curve, prompt_spread=0.10, chars_per_token=1.5)
     code = Content(
-        (0.88, 0.87, 0.865, 0.86), prompt_spread=0.10, eos_mean_tokens=700, chars_per_token=3.6, step_time_factor=1.02
+        (0.885, 0.875, 0.87, 0.865), prompt_spread=0.03, eos_mean_tokens=700, chars_per_token=3.6, step_time_factor=1.02
     )
     return Machine(
         name="seed-machine",
@@ -77,7 +77,7 @@ def seed_machine() -> Machine:
         scheduler=Scheduler(max_num_seqs=8, gather_s=0.030),
         drafters={"*": Drafter(fixed_s=0.0012, per_draft_token_s=0.0011)},
         contents={
-            "zh-qa": replace(zh, conditional_acceptance=(0.535, 0.48, 0.42, 0.40), eos_mean_tokens=61, eos_sigma=0.18),
+            "zh-qa": replace(zh, conditional_acceptance=(0.51, 0.46, 0.42, 0.40), eos_mean_tokens=60, eos_sigma=0.15),
             "zh-prose": replace(zh, eos_mean_tokens=700, step_time_factor=0.975),
             "long-zh": replace(
                 zh, conditional_acceptance=(0.66, 0.62, 0.58, 0.50), eos_mean_tokens=168, eos_sigma=0.08

@@ -35,6 +35,7 @@ RANKS = ("pipeline_parallel_size", "tensor_parallel_size", "data_parallel_size")
 _SMALL_MACHINE_CORES = 4
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL")
 REDACTED = "(redacted)"
+SCRATCH_VARIABLE = "VLLM_RPC_BASE_PATH"  # where vLLM keeps its sockets: another folder at every start
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +135,9 @@ def isolated(speculative_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def redact(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment as it may be written down: values of secrets are not."""
-    return {name: REDACTED if is_secret(name) else value for name, value in env.items()}
+    """The environment as it may be written down: no secret's value, and nothing that differs at every start."""
+    kept = {name: value for name, value in env.items() if name != SCRATCH_VARIABLE}
+    return {name: REDACTED if is_secret(name) else value for name, value in kept.items()}
 
 
 def is_secret(name: str) -> bool:
@@ -172,7 +174,7 @@ def _common_env(scratch: Path) -> dict[str, str]:
     return {
         "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache and /server_info
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_RPC_BASE_PATH": str(scratch),
+        SCRATCH_VARIABLE: str(scratch),
         "PYTHONUNBUFFERED": "1",
     }
 

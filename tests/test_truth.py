@@ -1,0 +1,127 @@
+"""Simulated truth comes back through study file, plan and analysis: the seed's story, and planted effects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specprof.analyse.evidence import Evidence
+from specprof.analyse.results import CellFigures, StudyFigures
+from specprof.analyse.study import analyse
+from specprof.columns import cell_data
+from specprof.engine.sim import Content, Machine, machine_of, run_study
+from specprof.engine.sim.truth import acceptance_truth
+from specprof.study.config import load_study, parse_study
+from specprof.study.plan import make_plan
+from tests.running import ROOT
+
+SEED = load_study(ROOT / "configs" / "seed-machine.yaml")
+
+# What the article printed (tests/data/seed_claims.json), tok/s by content, protocol, arm and streams.
+PRINTED = {
+    ("zh-qa", "natural", "mtp-k4", 1): 60.3,
+    ("zh-qa", "natural", "mtp-k4", 8): 171.2,
+    ("zh-qa", "natural-queued", "mtp-k4", 16): 171.9,
+    ("zh-prose", "forced", "mtp-k4", 8): 359.3,
+    ("code", "forced", "mtp-k4", 8): 606.1,
+    ("long-zh", "natural-long", "mtp-k4", 8): 72.03,
+    ("code", "forced", "off", 1): 53.0,
+    ("code", "forced", "off", 8): 199.8,
+    ("zh-prose", "forced", "off", 1): 52.3,
+    ("zh-prose", "forced", "off", 8): 228.3,
+}
+
+
+@pytest.fixture(scope="module")
+def story() -> StudyFigures:
+    """configs/seed-machine.yaml on the virtual clock."""
+    plan = make_plan(SEED)
+    assert SEED.engine.kind == "sim"
+    records = run_study(machine_of(SEED.engine.preset), plan.launches, plan.prompts)
+    return analyse("seed-machine", Evidence(cell_data(record) for record in records), {})
+
+
+def cell(figures: StudyFigures, tag: str, protocol: str, arm: str, streams: int) -> CellFigures:
+    (found,) = (c for c in figures.cells if (c.tag, c.protocol, c.arm, c.concurrency) == (tag, protocol, arm, streams))
+    return found
+
+
+@pytest.mark.parametrize("place", PRINTED, ids=lambda place: "-".join(map(str, place)))
+def test_the_seed_s_throughputs_come_back_within_7_percent(
+    story: StudyFigures, place: tuple[str, str, str, int]
+) -> None:
+    assert cell(story, *place).throughput_tok_s.value == pytest.approx(PRINTED[place], rel=0.07)
+
+
+def test_the_seed_s_rates_add_up_to_twice_the_aggregate(story: StudyFigures) -> None:
+    queued = cell(story, "zh-prose", "forced-queued", "mtp-k4", 16)
+    assert queued.sum_of_rates_tok_s.value is not None
+    assert queued.throughput_tok_s.value is not None
+    assert queued.sum_of_rates_tok_s.value / queued.throughput_tok_s.value == pytest.approx(2.0934, rel=0.07)
+    assert {1, 4} <= {gate.gate for gate in queued.gates}
+
+
+def test_the_two_cuts_multiply_to_the_whole_way(story: StudyFigures) -> None:
+    (cut,) = (c for c in story.cuts if (c.tag, c.other_tag, c.arm, c.concurrency) == ("zh-qa", "code", "mtp-k4", 8))
+    stop_rule, content, whole = cut.stop_rule.value, cut.content.value, cut.whole.value
+    assert stop_rule is not None
+    assert content is not None
+    assert whole == pytest.approx(stop_rule * content)
+    assert whole == pytest.approx(606.1 / 171.2, rel=0.1)
+
+
+STUDY = """
+study: planted
+engine: {kind: sim, preset: small}
+arms: {"off": {}, "on": {speculative_config: {method: draft, num_speculative_tokens: 3}}}
+workloads: [{tag: code, suite: prompts/code.jsonl}, {tag: json, suite: prompts/json.jsonl}]
+protocols: {forced: {stop: forced, output_tokens: 96}}
+concurrency: [1, 4]
+prompts: 24
+blocks: 4
+"""
+
+
+def planted(json_step_time: float) -> tuple[Machine, StudyFigures]:
+    """Two contents that differ in acceptance, and in the time of a step only if `json_step_time` is not 1."""
+    contents = {
+        "code": Content((0.6, 0.55, 0.5), prompt_spread=0.2, eos_mean_tokens=4000),
+        "json": Content((0.85, 0.8, 0.8), prompt_spread=0.2, eos_mean_tokens=4000, step_time_factor=json_step_time),
+    }
+    machine = replace(machine_of("small"), contents=contents)
+    study = parse_study(STUDY, "planted")
+    located = study.model_copy(
+        update={"workloads": tuple(w.model_copy(update={"suite": ROOT / str(w.suite)}) for w in study.workloads)}
+    )
+    plan = make_plan(located)
+    records = run_study(machine, plan.launches, plan.prompts)
+    return machine, analyse("planted", Evidence(cell_data(record) for record in records), {})
+
+
+def test_the_planted_acceptance_lies_in_its_interval() -> None:
+    machine, found = planted(1.0)
+    for tag in ("code", "json"):
+        truth = acceptance_truth(machine.contents[tag], 3, 96)
+        length = cell(found, tag, "forced", "on", 1).acceptance_length
+        assert length is not None
+        assert length.low is not None
+        assert length.high is not None
+        assert length.low <= truth.acceptance_length <= length.high
+
+
+def test_a_content_that_acts_only_through_acceptance_is_judged_so() -> None:
+    _, found = planted(1.0)
+    assert {c.only_acceptance for c in found.contents if c.concurrency == 1} == {"pass"}
+
+
+def test_a_content_with_slower_steps_is_not() -> None:
+    """8% longer steps lie outside the ±5% that would be equivalent; drafting, as long for both, dilutes it when on."""
+    _, found = planted(1.08)
+    ratios = {c.arm: c for c in found.contents if c.concurrency == 1}
+    assert {c.only_acceptance for c in ratios.values()} == {"fail"}
+    off, on = ratios["off"].steps_per_s_ratio.value, ratios["on"].steps_per_s_ratio.value
+    assert off == pytest.approx(1.08, rel=0.005)
+    assert on is not None
+    assert off is not None
+    assert 1.05 < on < off

@@ -10,7 +10,7 @@ from specprof.analyse.evidence import Evidence
 from specprof.analyse.results import CellFigures, StudyFigures
 from specprof.analyse.study import analyse
 from specprof.columns import cell_data
-from specprof.engine.sim import Content, Machine, machine_of, run_study
+from specprof.engine.sim import Content, Drafter, Hardware, Machine, Noise, Prefill, machine_of, run_study
 from specprof.engine.sim.truth import acceptance_truth
 from specprof.study.config import load_study, parse_study
 from specprof.study.plan import make_plan
@@ -90,13 +90,42 @@ def planted(json_step_time: float) -> tuple[Machine, StudyFigures]:
         "json": Content((0.85, 0.8, 0.8), prompt_spread=0.2, eos_mean_tokens=4000, step_time_factor=json_step_time),
     }
     machine = replace(machine_of("small"), contents=contents)
-    study = parse_study(STUDY, "planted")
+    return machine, measured(machine, STUDY)
+
+
+def measured(machine: Machine, text: str) -> StudyFigures:
+    """A study on the virtual clock of a machine."""
+    study = parse_study(text, "planted")
     located = study.model_copy(
         update={"workloads": tuple(w.model_copy(update={"suite": ROOT / str(w.suite)}) for w in study.workloads)}
     )
     plan = make_plan(located)
     records = run_study(machine, plan.launches, plan.prompts)
-    return machine, analyse("planted", Evidence(cell_data(record) for record in records), {})
+    return analyse("planted", Evidence(cell_data(record) for record in records), {})
+
+
+# A step takes T = 5 + 1·N + t·(tokens in it) ms, a draft d ms more; K = 3, and reading takes no time.
+# Interaction = [T(8, off) / T(8, on)] / [T(1, off) / T(1, on)], less a percent or two that the tail of the loop takes:
+# d = 1.773, t = 0:  (13 / 14.773) / (6 / 7.773)      = 1.14   drafting is paid once however many streams share it
+# d = 0, t = 0.5:    (17 / 29)     / (6.5 / 8)        = 0.7215 verifying is paid by every stream
+@pytest.mark.parametrize(("draft_ms", "token_ms", "interaction"), [(1.773, 0.0, 1.14), (0.0, 0.5, 0.7215)])
+def test_a_planted_interaction_is_found(draft_ms: float, token_ms: float, interaction: float) -> None:
+    machine = replace(
+        machine_of("small"),
+        hardware=Hardware(fixed_s=0.005, per_sequence_s=0.001, per_token_s=token_ms / 1e3),
+        prefill=Prefill(speed_tok_s=1e7),
+        drafters={"*": Drafter(fixed_s=draft_ms / 1e3)},
+        contents={"code": Content((0.6, 0.6, 0.6), eos_mean_tokens=4000)},
+        noise=Noise(launch_sigma=0.005, step_sigma=0.02),
+    )
+    text = STUDY.replace(", {tag: json, suite: prompts/json.jsonl}", "").replace("[1, 4]", "[1, 8]")
+    found = measured(machine, text.replace("prompts: 24", "prompts: 80"))
+    (gain,) = (g for g in found.gains if g.concurrency == 8)
+    assert gain.interaction.value == pytest.approx(interaction, rel=0.035)
+    assert gain.interaction.low is not None
+    assert gain.interaction.high is not None
+    assert gain.interaction.low > 1 if interaction > 1 else gain.interaction.high < 1
+    assert not gain.multiply
 
 
 def test_the_planted_acceptance_lies_in_its_interval() -> None:

@@ -1,6 +1,6 @@
 """Do the 95% intervals hold 95%? Simulated studies with known truth, through the whole analysis path.
 
-    python benchmarks/coverage.py [--studies 500] [--blocks 4] [--prompts 16] [--write docs/coverage.md]
+    python benchmarks/coverage.py [--studies 500] [--blocks 4] [--prompts 32] [--write docs/coverage.md]
 
 Each study is another world: other prompts, another machine's luck, other launches. The truth never comes from the code
 under test: acceptance is integrated over the population of prompts (`engine.sim.truth`), and the ratios are averaged
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=500)
     parser.add_argument("--draws", type=int, default=1000, help="worlds the truth of the ratios is averaged over")
     parser.add_argument("--blocks", type=int, default=4)
-    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--prompts", type=int, default=32, help="32 is publishing grade")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     design = Design(options.blocks, options.prompts)

@@ -33,7 +33,7 @@ ALONE, TOGETHER = "one long prompt alone", "short prompts at once"
 
 
 def analyse(study: str, evidence: Evidence, environment: Mapping[str, Any], order: Sequence[str] = ()) -> StudyFigures:
-    """Every figure of a study. `order`: content tags as they are to be shown."""
+    """Every figure of a study, shown in the `order` in which the study names its content tags and protocols."""
     prefill = [_prefill(key, series) for key, series in evidence.series_of(Role.PREFILL)]
     speeds = {(p.tag, p.arm, p.concurrency): p.speed_tok_s.value for p in prefill if p.shape == TOGETHER}
     of_launch = (evidence.drift, comparisons.cached_repeats(evidence.frames))
@@ -41,9 +41,12 @@ def analyse(study: str, evidence: Evidence, environment: Mapping[str, Any], orde
     by_key = {key_of(cell): cell for cell in shown}
     split = [split_gains(cell, evidence, by_key) for cell in shown if cell.arm != evidence.off_arm]
 
+    def rank(name: str) -> tuple[int, str]:
+        return (order.index(name) if name in order else len(order)), name
+
     def place(item: Any) -> tuple[Any, ...]:
-        tag = order.index(item.tag) if item.tag in order else len(order)
-        return tag, item.tag, getattr(item, "protocol", ""), item.concurrency, item.arm != evidence.off_arm, item.arm
+        protocol = getattr(item, "protocol", "")
+        return rank(item.tag), rank(protocol), item.concurrency, item.arm != evidence.off_arm, item.arm
 
     return StudyFigures(
         study=study,

@@ -26,7 +26,9 @@ def conclude(store: Store) -> Conclusion:
     """Analyse every sealed cell of a study and judge its verdicts. Needs no engine and no GPU."""
     study = parse_study(store.study_text, str(store.root / "study.yaml"))
     evidence = Evidence(store.cells(), store.scores())
-    figures = analyse(study.study, evidence, environment(store), order=[w.tag for w in study.workloads])
+    figures = analyse(
+        study.study, evidence, environment(store), order=[*(w.tag for w in study.workloads), *study.protocols]
+    )
     judged = replace(figures, verdicts=tuple(judge(study, evidence, store.verdicts())))
     return Conclusion(judged, samples(evidence))
 

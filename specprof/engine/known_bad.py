@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-MTP_LIKE = frozenset({"mtp", "eagle", "eagle3", "dflash"})
-
 
 class Effect(StrEnum):
     """What such a combination does."""

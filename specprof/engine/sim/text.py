@@ -23,7 +23,6 @@ from specprof.engine.sim.machine import Content
 EOS_ID = 1
 IMPOSSIBLE_ID = 900_000
 LEXICON_SIZE = 1000
-VOCABULARY_SIZE = 1_000_000
 
 # How the target spreads what it does not give to the token that was written: each next token 0.7 as likely.
 _LADDER_TOP = 0.3

@@ -17,13 +17,13 @@ test: install ## every test, real-engine tests included
 	$(BIN)/pytest
 
 test-fast: install ## every test that needs no engine
-	$(BIN)/pytest -m "not engine" -n auto
+	$(BIN)/pytest -m "not engine and not study" -n auto
 
 check: install ## lint, types, and the tests that need no engine
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not engine" -n auto
+	$(BIN)/pytest -m "not engine and not study" -n auto
 
 coverage-study: install ## do the 95% intervals hold 95%? 500 simulated studies, minutes; writes docs/coverage.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coverage.py --write docs/coverage.md

@@ -14,6 +14,7 @@ from specprof.analyse import comparisons, ordering, sampled, stats
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import CellFigures, Figure
 from specprof.analyse.stats import Array
+from specprof.analyse.steady import full_load_seconds, relative_noise, step_time_by_load
 from specprof.columns import CellData
 from specprof.records import Cell, Role
 
@@ -123,10 +124,10 @@ def _interval(terms: Sequence[tuple[Series, int]], confidence: float) -> Figure:
     per_block = _by_block([(series.log_throughputs(), weight) for series, weight in terms])
     if not per_block:
         return NOTHING
-    loops = [(_loop(series), weight) for series, weight in terms]
+    loops = [(closed_loop(series), weight) for series, weight in terms]
     prompts, degrees = ordering.prompt_variance(loops)
     if len(per_block) == 1:
-        prompts += ordering.order_variance(loops)
+        prompts += ordering.order_variance(loops) + _step_noise(terms)
     return stats.two_way(per_block, (prompts, degrees), confidence)
 
 
@@ -136,7 +137,22 @@ def _by_block(terms: Sequence[tuple[Mapping[int, float], int]]) -> list[float]:
     return [sum(values[block] * weight for values, weight in terms) for block in shared]
 
 
-def _loop(series: Series) -> ordering.Loop:
-    """What each prompt of a series took, averaged over blocks."""
-    logs, tokens = series.log_by_prompt("e2el"), series.log_by_prompt("output_tokens")
-    return ordering.Loop({name: exp(logs[name]) for name in logs}, tokens, series.cell.concurrency)
+def _step_noise(terms: Sequence[tuple[Series, int]]) -> float:
+    """Variance that the engine's uneven steps bring to a weighted sum of ln X within one launch.
+
+    With several launches it is part of the spread between them; with one it is the least that would have differed.
+    """
+    return sum((weight * relative_noise(frame)[0]) ** 2 for series, weight in terms for frame in series.frames[:1])
+
+
+def closed_loop(series: Series, amount: str = "output_tokens") -> ordering.Loop:
+    """What each prompt took with every stream writing, and wrote (`amount`: a request column), averaged over blocks."""
+    concurrency = series.cell.concurrency
+    pace = step_time_by_load(series.frames, concurrency)
+    logs: dict[str, list[float]] = defaultdict(list)
+    for frame in series.frames:
+        for name, seconds in zip(frame.requests["prompt_id"], full_load_seconds(frame, pace), strict=True):
+            logs[name].append(log(seconds))
+    written = series.log_by_prompt(amount)
+    taken = {name: exp(float(np.mean(found))) for name, found in logs.items() if name in written}
+    return ordering.Loop(taken, written, concurrency, pace)

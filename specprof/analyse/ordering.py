@@ -8,8 +8,8 @@ what the order did shows by itself between blocks, which draw new ones, and is w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,20 @@ Orders = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One closed loop: seconds and ln(output tokens) of each prompt, and the number of streams."""
+    """One closed loop: seconds and ln(output tokens) of each prompt, and the number of streams.
+
+    `pace[m-1]`: seconds with m streams left ÷ seconds with all of them, for the same work. None: no stream is sped up
+    by the others' leaving.
+    """
 
     seconds: Mapping[str, float]
     log_tokens: Mapping[str, float]
     concurrency: int
+    pace: Array | None = None
+
+    def only(self, names: Container[str]) -> Loop:
+        """The same loop over some of its prompts."""
+        return replace(self, seconds={name: value for name, value in self.seconds.items() if name in names})
 
 
 def random_orders(count: int, seed: int = 0) -> Orders:
@@ -38,8 +47,11 @@ def random_orders(count: int, seed: int = 0) -> Orders:
     return rng.permuted(np.tile(np.arange(count), (ORDERS, 1)), axis=1)
 
 
-def walls(seconds: Array, concurrency: int, orders: Orders) -> Array:
-    """Seconds the closed loop would have taken in each order. `seconds`: one per prompt. Shape (len(orders),)."""
+def walls(seconds: Array, concurrency: int, orders: Orders, pace: Array | None = None) -> Array:
+    """Seconds the closed loop would have taken in each order. Shape (len(orders),).
+
+    `seconds`: one per prompt, with all streams writing. When prompts run out the batch thins and goes on at `pace`.
+    """
     taken = seconds[orders]
     if concurrency == 1 or taken.shape[1] > MANY_WAVES * concurrency:
         return np.asarray(taken.sum(axis=1) / concurrency)
@@ -47,7 +59,11 @@ def walls(seconds: Array, concurrency: int, orders: Orders) -> Array:
     free_at = np.zeros((len(taken), concurrency))
     for column in taken.T:
         free_at[rows, free_at.argmin(axis=1)] += column
-    return np.asarray(free_at.max(axis=1))
+    ends = np.sort(free_at, axis=1)
+    if pace is None:
+        return np.asarray(ends[:, -1])
+    thinning = pace[-2::-1]  # with N-1, N-2, … 1 streams left
+    return np.asarray(ends[:, 0] + (np.diff(ends, axis=1) * thinning).sum(axis=1))
 
 
 def prompt_variance(terms: Sequence[tuple[Loop, int]]) -> tuple[float, int]:
@@ -59,9 +75,24 @@ def prompt_variance(terms: Sequence[tuple[Loop, int]]) -> tuple[float, int]:
     if n > MANY_PROMPTS or all(loop.concurrency == 1 for loop, _ in terms):
         rates = [sum(w * (loop.log_tokens[p] - np.log(loop.seconds[p])) for loop, w in terms) for p in names]
         return variance_of_mean(np.array(rates))
-    orders = random_orders(n - 1)
-    left_out = [_mean_log_throughput(terms, [p for p in names if p != out], orders) for out in names]
-    return float(np.var(left_out)) * (n - 1), n - 1
+    orders = random_orders(n)
+    rng = np.random.default_rng(1)
+    others = rng.integers(1, n, len(orders))  # how far along the list the prompt lies that takes another's place
+    replaced = np.stack(
+        [
+            _log_throughputs(terms, names, np.where(orders == one, (one + others[:, None]) % n, orders))
+            for one in range(n)
+        ]
+    )
+    return _between_rows(replaced) * (n - 1), n - 1
+
+
+def _between_rows(table: Array) -> float:
+    """Variance of the rows' true means: that of their averages, less what so few columns add to it by chance."""
+    num_rows, num_columns = table.shape
+    residuals = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
+    chance = float((residuals**2).sum()) / ((num_rows - 1) * (num_columns - 1)) / num_columns
+    return float(max(table.mean(axis=1).var() - chance * (num_rows - 1) / num_rows, 0.0))
 
 
 def order_variance(terms: Sequence[tuple[Loop, int]]) -> float:
@@ -70,17 +101,13 @@ def order_variance(terms: Sequence[tuple[Loop, int]]) -> float:
     return float(np.var(_log_throughputs(terms, names, random_orders(len(names))))) if len(names) > 1 else 0.0
 
 
-def _mean_log_throughput(terms: Sequence[tuple[Loop, int]], names: Sequence[str], orders: Orders) -> float:
-    return float(np.mean(_log_throughputs(terms, names, orders)))
-
-
 def _log_throughputs(terms: Sequence[tuple[Loop, int]], names: Sequence[str], orders: Orders) -> Array:
     """The weighted sum of ln X in each order; the same order in every loop, as in a block."""
     total = np.zeros(len(orders))
     for loop, weight in terms:
         seconds = np.array([loop.seconds[name] for name in names])
-        tokens = sum(np.exp(loop.log_tokens[name]) for name in names)
-        total += weight * (np.log(tokens) - np.log(walls(seconds, loop.concurrency, orders)))
+        tokens = np.exp([loop.log_tokens[name] for name in names])[orders].sum(axis=1)
+        total += weight * (np.log(tokens) - np.log(walls(seconds, loop.concurrency, orders, loop.pace)))
     return total
 
 

@@ -8,7 +8,7 @@ those of METHOD 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from math import isfinite
 from typing import Any
@@ -250,6 +250,50 @@ class SurpriseFigures:
     mean_p_value: float | None = None
 
 
+class MixVerdict(StrEnum):
+    """Whether sharing a batch costs a content more than 5% of its decode speed. Undecided is an answer."""
+
+    SLOWED = "slowed"
+    NOT_SLOWED = "not slowed"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class MixFigures:
+    """One content in a batch it shares with others, against itself alone at the same N: never a headline.
+
+    Ratios are mixed / alone, paired by prompt: decode speed = tokens per step × steps per second, of which a mix can
+    change only the second (`acceptance_length_ratio` should be 1). `control_ratio` is the decode speed's with
+    speculation off: what prompts of other lengths do. `verdict` rests on `tested_ratio`, the decode speed's ratio
+    divided by the control's, with its 90% interval. `gates` are the mixed cell's own; `valid` also asks those of its
+    contents alone, on both arms. Figures are None where alone or off was not measured.
+    """
+
+    tag: str
+    beside: tuple[str, ...]  # the other contents of the batch
+    protocol: str
+    stop: str
+    length: int
+    alone_protocol: str  # empty where the content was not measured alone
+    arm: str
+    method: str
+    concurrency: int  # of all contents together
+    num_prompts: int
+    num_blocks: int
+    decode_speed_alone_tok_s: Figure
+    decode_speed_mixed_tok_s: Figure
+    decode_speed_ratio: Figure
+    acceptance_length_ratio: Figure | None  # None for the off arm, as the next but one
+    steps_per_s_ratio: Figure
+    control_ratio: Figure | None
+    tested_ratio: Figure
+    speculation_gain_alone: Figure | None  # decode speed on / off
+    speculation_gain_mixed: Figure | None
+    verdict: MixVerdict
+    gates: tuple[GateFinding, ...]
+    valid: bool
+
+
 class Outcome(StrEnum):
     """Undecided is an answer."""
 
@@ -284,6 +328,25 @@ class VerdictFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionFigures:
+    """Whether one content gets speculation at one load, and from which arm (`decide.policy`).
+
+    `decision`: `on`, `off`, `undecided` or `not fit`. `gain`: X(arm) / X(off), its interval wide enough to hold for all
+    arms together. `first_look`: one launch per arm, which cannot show how another would differ.
+    """
+
+    tag: str
+    protocol: str
+    concurrency: int
+    decision: str
+    arm: str
+    method: str
+    gain: Figure
+    first_look: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """A text a model wrote, as the report shows it: untrusted, so whoever prints it escapes it."""
 
@@ -308,6 +371,9 @@ class StudyFigures:
     contents: tuple[ContentFigures, ...] = ()
     cuts: tuple[CutFigures, ...] = ()
     surprise: tuple[SurpriseFigures, ...] = ()
+    arms: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  # speculative flags, None: without
+    mixes: tuple[MixFigures, ...] = ()
+    decisions: tuple[DecisionFigures, ...] = ()
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ beginning, (2) no trend is left, and (3) the last two thirds agree within 2%. Ea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log
 
 import numpy as np
@@ -72,13 +73,51 @@ def full_load_steps(frame: CellFrame) -> Array:
     starts, ends = _gaps(frame)
     if not len(starts):
         return np.empty(0)
-    first = np.sort(frame.requests["first"].to_numpy(dtype=np.float64))
-    last = np.sort(frame.requests["last"].to_numpy(dtype=np.float64))
-    writing = np.searchsorted(first, starts, side="right") - np.searchsorted(last, ends, side="left")
+    writing = _writing(frame, starts, ends)
     full = writing == writing.max()
     order = np.argsort(starts[full], kind="stable")
     steps: Array = (ends - starts)[full][order]
     return steps[steps > 0]
+
+
+def step_time_by_load(frames: Sequence[CellFrame], concurrency: int) -> Array:
+    """Step time with m streams writing, relative to all of them, for m = 1 … N: a line through the cells' own steps.
+
+    Never rising as streams leave; flat where the cells never ran with fewer. Shape (concurrency,).
+    """
+    flat = np.ones(concurrency)
+    gaps = [_gaps(frame) for frame in frames]
+    writing = np.concatenate([_writing(frame, *pair) for frame, pair in zip(frames, gaps, strict=True)])
+    steps = np.concatenate([ends - starts for starts, ends in gaps])
+    if len(steps) < MIN_PIECES or np.ptp(writing) == 0:
+        return flat
+    slope, intercept = np.polyfit(writing, steps, 1)
+    full = intercept + slope * concurrency
+    if slope <= 0 or full <= 0:
+        return flat
+    streams = np.arange(1, concurrency + 1)
+    line: Array = np.maximum((intercept + slope * streams) / full, streams / concurrency)
+    return line
+
+
+def full_load_seconds(frame: CellFrame, pace: Array) -> Array:
+    """How long each request would have taken had every stream gone on writing. Same order as `frame.requests`.
+
+    `pace`: `step_time_by_load`. Each of a request's steps is stretched by how many streams had left.
+    """
+    starts, ends = _gaps(frame)
+    writing = np.clip(_writing(frame, starts, ends), 1, len(pace))
+    stretched = (ends - starts) * (1 / pace[writing - 1] - 1)
+    owner = np.repeat(np.arange(len(frame.requests)), frame.requests["num_chunks"].astype(int) - 1)
+    added = np.bincount(owner, weights=stretched, minlength=len(frame.requests))
+    return np.asarray(frame.requests["e2el"].to_numpy(dtype=np.float64) + added)
+
+
+def _writing(frame: CellFrame, starts: Array, ends: Array) -> NDArray[np.int64]:
+    """How many streams wrote during each gap."""
+    first = np.sort(frame.requests["first"].to_numpy(dtype=np.float64))
+    last = np.sort(frame.requests["last"].to_numpy(dtype=np.float64))
+    return np.searchsorted(first, starts, side="right") - np.searchsorted(last, ends, side="left")
 
 
 def step_means(frame: CellFrame) -> Array:

@@ -15,6 +15,7 @@ from specprof.analyse.cell import cell_figures
 from specprof.analyse.content import content_effects, identity, two_cuts
 from specprof.analyse.evidence import Evidence, Key, Series, key_of
 from specprof.analyse.looping import loop_evidence, own_ends
+from specprof.analyse.mixed import mixed_effects
 from specprof.analyse.results import (
     CellFigures,
     Figure,
@@ -28,6 +29,7 @@ from specprof.analyse.split import split_gains
 from specprof.records import Role
 
 LaunchFindings = Sequence[Mapping[int, GateFinding]]  # by launch number: what is true of every cell of a launch
+LimitsOf = Mapping[int, gates.Limits]  # by launch number
 
 ALONE, TOGETHER = "one long prompt alone", "short prompts at once"
 
@@ -37,9 +39,12 @@ def analyse(study: str, evidence: Evidence, environment: Mapping[str, Any], orde
     prefill = [_prefill(key, series) for key, series in evidence.series_of(Role.PREFILL)]
     speeds = {(p.tag, p.arm, p.concurrency): p.speed_tok_s.value for p in prefill if p.shape == TOGETHER}
     of_launch = (evidence.drift, comparisons.cached_repeats(evidence.frames))
-    shown = [_cell(key, series, evidence, speeds, of_launch) for key, series in evidence.series_of(Role.FIGURE)]
+    limits = {launch: gates.limits(environment, launch) for launch in {f.data.launch for f in evidence.frames}}
+    shown = [_cell(key, series, evidence, speeds, of_launch, limits) for key, series in evidence.series_of(Role.FIGURE)]
     by_key = {key_of(cell): cell for cell in shown}
     split = [split_gains(cell, evidence, by_key) for cell in shown if cell.arm != evidence.off_arm]
+
+    mixes = mixed_effects(evidence, by_key, of_launch, limits)
 
     def rank(name: str) -> tuple[int, str]:
         return (order.index(name) if name in order else len(order)), name
@@ -59,15 +64,27 @@ def analyse(study: str, evidence: Evidence, environment: Mapping[str, Any], orde
         contents=tuple(content_effects(evidence)),
         cuts=tuple(two_cuts(evidence)),
         surprise=tuple(sorted(evidence.sampled.figures, key=place)),
+        mixes=tuple(sorted(mixes, key=place)),
+        arms=dict(sorted(_speculation(evidence).items())),
     )
 
 
+def _speculation(evidence: Evidence) -> dict[str, Mapping[str, Any] | None]:
+    """The speculative flags of every arm that was measured."""
+    return {frame.cell.arm: frame.cell.speculative_config for frame in evidence.frames}
+
+
 def _cell(
-    key: Key, series: Series, evidence: Evidence, speeds: Mapping[Any, float | None], of_launch: LaunchFindings
+    key: Key,
+    series: Series,
+    evidence: Evidence,
+    speeds: Mapping[Any, float | None],
+    of_launch: LaunchFindings,
+    limits: LimitsOf,
 ) -> CellFigures:
     tag, _, arm, concurrency = key
     loops = loop_evidence(series, own_ends(evidence, key))
-    found = tuple(_gates(key, series, evidence, loops, of_launch))
+    found = tuple(_gates(key, series, evidence, loops, of_launch, limits))
     return cell_figures(key, series, prefill_speed=speeds.get((tag, arm, concurrency)), loops=loops, gates=found)
 
 
@@ -85,7 +102,12 @@ def _prefill(key: Key, series: Series) -> PrefillFigures:
 
 
 def _gates(
-    key: Key, series: Series, evidence: Evidence, loops: Loops | None, of_launch: LaunchFindings
+    key: Key,
+    series: Series,
+    evidence: Evidence,
+    loops: Loops | None,
+    of_launch: LaunchFindings,
+    limits: LimitsOf,
 ) -> Iterator[GateFinding]:
     tag, protocol, _, concurrency = key
     off = [
@@ -96,7 +118,7 @@ def _gates(
     ]
     found: list[GateFinding] = []
     for frame in (*series.frames, *evidence.failed(key)):
-        found += [*gates.cell_gates(frame, loops), *comparisons.changed_output(frame, off)]
+        found += [*gates.cell_gates(frame, loops, limits[frame.data.launch]), *comparisons.changed_output(frame, off)]
         found += [by_launch[frame.data.launch] for by_launch in of_launch if frame.data.launch in by_launch]
     without = evidence.series.get((tag, protocol, evidence.off_arm or "", concurrency))
     if without is not None and series.cell.speculative_config:
@@ -125,7 +147,8 @@ def _above_cause(on: Series, off: Series) -> Iterator[GateFinding]:
 
 
 def _notes(evidence: Evidence) -> Iterator[str]:
-    for key in sorted({key_of(f.cell) for f in evidence.frames if f.cell.role is Role.FIGURE} - set(evidence.series)):
+    told = (Role.FIGURE, Role.MIXED)
+    for key in sorted({key_of(f.cell) for f in evidence.frames if f.cell.role in told} - set(evidence.series)):
         tag, protocol, arm, concurrency = key
         why = next(iter(evidence.failed(key)[0].failures["error"]), "no request was measured")
         yield f"{tag}, {protocol}, {arm}, N = {concurrency}: no figure, every request failed ({why})."

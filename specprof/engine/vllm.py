@@ -17,6 +17,7 @@ from specprof.engine.builtin import cache_folder, model_hash, resolve_model
 from specprof.engine.command import Command, InstalledEngine
 from specprof.engine.log import progress, root_cause
 from specprof.engine.process import GuardedProcess, guarded, socket_folder
+from specprof.engine.weights import step_bytes
 from specprof.errors import EngineDied, EngineStartError
 from specprof.records import EngineFacts
 from specprof.study.config import VllmEngine
@@ -183,6 +184,7 @@ def _facts(
         start_s=round(start_s, 1),
         extra={
             **{key: _section(config, section).get(key) for section, key in _TOLD},
+            "step_bytes": step_bytes(Path(model), _section(config, "model_config").get("dtype")),
             "transformers_version": _version_of("transformers"),
             "openmp_preloaded": "libiomp5" in command.env.get("LD_PRELOAD", ""),
         },

@@ -1,4 +1,4 @@
-"""The machine a study ran on: what a reader needs to judge whether two studies may be compared."""
+"""The machine and client a study ran on: what a reader needs to judge whether two studies may be compared."""
 
 from __future__ import annotations
 
@@ -29,6 +29,22 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpus": gpus(),
     }
+
+
+def client() -> dict[str, Any]:
+    """What the client can do on this machine, whatever the server (gate 11): about a second of measuring.
+
+    Where that fails the ceiling is None and `client_ceiling_problem` says why; no study is lost over it.
+    """
+    from specprof.measure.ceiling import client_ceiling
+
+    try:
+        return {"client_ceiling_chunks_per_s": round(client_ceiling())}
+    except OSError as problem:
+        why = problem.strerror or type(problem).__name__  # without the path that its text may hold
+    except RuntimeError as problem:
+        why = str(problem)
+    return {"client_ceiling_chunks_per_s": None, "client_ceiling_problem": why}
 
 
 def git_commit() -> str | None:

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SILENCE_S = 300  # a stream that says nothing for this long has failed
 LAG_PERIOD_S = 0.010
+FILL_ROUNDS = 16  # how often a content of a mix is sent again at most: an engine that refuses all of it must not spin
 
 _clock = time.perf_counter_ns
 
@@ -60,19 +62,60 @@ async def closed_loop(
 
     A request is *scheduled* the instant its stream became free for it, so any lateness of the client shows.
     """
-    waiting: Iterator[Order] = iter(orders)
+    waiting = iter(orders)
+    return await _drive(session, path, [waiting] * min(concurrency, len(orders)), lambda _: on_done())
+
+
+async def mixed_loop(
+    session: aiohttp.ClientSession,
+    path: str,
+    lanes: Sequence[Sequence[Order]],
+    concurrency: int,
+    on_done: Callable[[], None] = lambda: None,
+) -> list[RawStream]:
+    """A closed loop whose streams are shared evenly: stream i sends the orders of lane i mod len(lanes), and no others.
+
+    A lane that has run out sends its orders again, as `Phase.FILL`, until every lane's own are done: as long as
+    anything is measured, the batch holds the same number of requests of each lane. `on_done` counts measured ones.
+    """
+    num_open = sum(map(len, lanes))
+
+    def waiting(lane: Sequence[Order]) -> Iterator[Order]:
+        yield from lane
+        for order in chain.from_iterable(repeat(lane, FILL_ROUNDS)):
+            if not num_open:
+                return
+            yield replace(order, phase=Phase.FILL)
+
+    def ended(raw: RawStream) -> None:
+        nonlocal num_open
+        if raw.phase is Phase.MEASURED:
+            num_open -= 1
+            on_done()
+
+    sources = [waiting(lane) for lane in lanes]
+    return await _drive(session, path, [sources[i % len(sources)] for i in range(concurrency)], ended)
+
+
+async def _drive(
+    session: aiohttp.ClientSession,
+    path: str,
+    sources: Sequence[Iterator[Order]],
+    ended: Callable[[RawStream], None],
+) -> list[RawStream]:
+    """One stream per source; streams that share a source take turns at it. Results in order of sending."""
     finished: list[RawStream] = []
 
-    async def stream(number: int) -> None:
+    async def stream(number: int, waiting: Iterator[Order]) -> None:
         for order in waiting:
             raw = RawStream(order.prompt_id, order.phase, number, scheduled_ns=_clock())
             finished.append(raw)
             await _send(session, path, order.body, raw)
-            on_done()
+            ended(raw)
 
     async with asyncio.TaskGroup() as streams:
-        for number in range(min(concurrency, len(orders))):
-            streams.create_task(stream(number))
+        for number, waiting in enumerate(sources):
+            streams.create_task(stream(number, waiting))
     return finished
 
 

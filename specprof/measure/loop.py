@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from specprof.engine import endpoint
 from specprof.engine.protocol import Engine
@@ -14,11 +14,15 @@ from specprof.engine.start import start
 from specprof.errors import EngineDied, EngineError
 from specprof.measure import wire
 from specprof.measure.clock import on_engine_clock, time_scale
-from specprof.measure.load import ClientWatch, Order, closed_loop, connected
-from specprof.records import Cell, CellRecord, Counters, Launch, Phase, Prompt
+from specprof.measure.load import ClientWatch, Order, closed_loop, connected, mixed_loop
+from specprof.measure.wire import RawStream
+from specprof.records import Cell, CellRecord, Counters, Launch, Phase, Prompt, lanes
 from specprof.store import Store, now
 from specprof.study.config import Study
 from specprof.study.plan import Plan
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
 
 T = TypeVar("T")
 
@@ -93,13 +97,12 @@ async def _measure(
 ) -> CellRecord:
     warmups = _orders(cell, prompts, engine, Phase.WARMUP)
     measured = _orders(cell, prompts, engine, Phase.MEASURED)
-    path = wire.path_of(cell)
     async with connected(engine.base_url, cell.concurrency) as session:
-        warm = await closed_loop(session, path, warmups, cell.concurrency)
+        warm = await closed_loop(session, wire.path_of(cell), warmups, cell.concurrency)
         before = await _settled(engine)
         watch, gauges = ClientWatch(), list[Counters]()
         background = [asyncio.create_task(watch.run()), asyncio.create_task(_sample(engine, gauges))]
-        raw = await closed_loop(session, path, measured, cell.concurrency, on_done)
+        raw = await _drive(session, cell, measured, on_done)
         client = watch.load()
         for task in background:
             task.cancel()
@@ -119,6 +122,18 @@ async def _measure(
         client=client,
         started_at=started_at,
     )
+
+
+async def _drive(
+    session: ClientSession, cell: Cell, orders: Sequence[Order], on_done: Callable[[], None]
+) -> list[RawStream]:
+    """The measured part: streams that take whatever comes next, or of a mixed cell, streams bound to one content."""
+    path = wire.path_of(cell)
+    if not cell.prompt_tags:
+        return await closed_loop(session, path, orders, cell.concurrency, on_done)
+    by_prompt = {order.prompt_id: order for order in orders}
+    of_content = [[by_prompt[name] for name in lane] for lane in lanes(cell)]
+    return await mixed_loop(session, path, of_content, cell.concurrency, on_done)
 
 
 def _orders(cell: Cell, prompts: Mapping[str, Prompt], engine: Engine, phase: Phase) -> list[Order]:

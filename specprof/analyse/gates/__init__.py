@@ -7,17 +7,50 @@ Comparisons between cells (gates 5, 6, 8, 10 and 12) are in `comparisons`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from specprof.analyse.frames import CellFrame
+from specprof.analyse.gates.bound import above_roofline, reading_time_s
 from specprof.analyse.gates.counts import counters, impossible, inactive
-from specprof.analyse.gates.load import client, prefix_cache, queueing, rate_sum, reading, short_stops
+from specprof.analyse.gates.load import (
+    ceiling_of,
+    client,
+    client_ceiling,
+    prefix_cache,
+    queueing,
+    rate_sum,
+    reading,
+    short_stops,
+)
 from specprof.analyse.gates.pace import warm_up
 from specprof.analyse.gates.texts import failures, filler, lengths, looping
 from specprof.analyse.results import GateFinding, Loops
 
+__all__ = ["UNLIMITED", "Limits", "cell_gates", "limits", "mixed_gates"]
 
-def cell_gates(frame: CellFrame, loops: Loops | None) -> Iterator[GateFinding]:
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What client and machine can do at most during one launch; None where nobody knows.
+
+    `client_chunks_per_s`: gate 11. `weights_s`: seconds in which the weights are read once, gate 12.
+    """
+
+    client_chunks_per_s: float | None = None
+    weights_s: float | None = None
+
+
+UNLIMITED = Limits()
+
+
+def limits(environment: Mapping[str, Any], launch: int) -> Limits:
+    """The limits of one launch, from a study's environment."""
+    return Limits(ceiling_of(environment, launch), reading_time_s(environment, launch))
+
+
+def cell_gates(frame: CellFrame, loops: Loops | None, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
     """Every gate one cell can fail by itself."""
     yield from failures(frame)
     if frame.requests.empty:
@@ -32,6 +65,27 @@ def cell_gates(frame: CellFrame, loops: Loops | None) -> Iterator[GateFinding]:
     yield from counters(frame)
     yield from lengths(frame)
     yield from client(frame)
+    yield from client_ceiling(frame, at_most.client_chunks_per_s)
     yield from impossible(frame)
+    yield from above_roofline(frame, at_most.weights_s)
     yield from inactive(frame)
     yield from filler(frame)
+
+
+def mixed_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
+    """The gates of a cell that mixes contents: those of the machine and the client.
+
+    Gates of a content (2, 3, 7, 14) are asked of it alone, and gate 4 speaks of an aggregate that a mix has not.
+    """
+    yield from failures(frame)
+    if frame.requests.empty:
+        return
+    yield from queueing(frame)
+    yield from prefix_cache(frame)
+    yield from warm_up(frame)
+    yield from counters(frame)
+    yield from lengths(frame)
+    yield from client(frame)
+    yield from client_ceiling(frame, at_most.client_chunks_per_s)
+    yield from impossible(frame)
+    yield from inactive(frame)

@@ -21,7 +21,7 @@ SURE = 0.99
 
 def counters(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 9: the server's own totals must be the sum of what the client saw, or somebody else was there."""
-    before, after, requests = frame.data.before, frame.data.after, frame.requests
+    before, after, requests = frame.data.before, frame.data.after, frame.all_requests
     if before is None or after is None:
         yield caution(9, "no counters", "the server offers no /metrics", "Foreign traffic cannot be ruled out.")
         return
@@ -157,14 +157,14 @@ def _tpot_against_itl(frame: CellFrame) -> Iterator[GateFinding]:
 
 def _reported_al(frame: CellFrame) -> Iterator[GateFinding]:
     before, after = frame.data.before, frame.data.after
-    steps = frame.requests["num_steps"].sum()
+    steps = frame.all_requests["num_steps"].sum()
     if not (before and after and steps) or after.num_drafts is None or after.num_accepted_tokens is None:
         return
     drafts = after.num_drafts - (before.num_drafts or 0)
     if not drafts:
         return
     server = acceptance_length(after.num_accepted_tokens - (before.num_accepted_tokens or 0), drafts)
-    own = acceptance_length(frame.requests["num_accepted"].sum(), steps)
+    own = acceptance_length(frame.all_requests["num_accepted"].sum(), steps)
     if abs(server / own - 1) > MAX_AL_GAP:
         yield invalid(
             12,
@@ -204,7 +204,7 @@ def _first_position(frame: CellFrame) -> tuple[int, int]:
 
 def inactive(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 13: an arm with speculation that never drafted."""
-    if not frame.cell.speculative_config or frame.cell.role is not Role.FIGURE:
+    if not frame.cell.speculative_config or frame.cell.role not in (Role.FIGURE, Role.MIXED):
         return
     after, before = frame.data.after, frame.data.before
     told = frame.requests["num_steps"].notna().any()

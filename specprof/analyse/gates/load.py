@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from specprof.analyse.thresholds import (
     MIN_NATURAL_TOKENS,
 )
 from specprof.records import Stop
+
+MIN_HEADROOM = 10  # how many times its load a client should be able to take in (METHOD 7)
 
 
 def queueing(frame: CellFrame) -> Iterator[GateFinding]:
@@ -125,3 +128,32 @@ def client(frame: CellFrame) -> Iterator[GateFinding]:
             f"event loop late by {load.loop_lag_p99_s * 1e3:.1f} ms (p99), client CPU {load.cpu_share:.0%}",
             "Give the client a core of its own.",
         )
+
+
+def client_ceiling(frame: CellFrame, ceiling: float | None) -> Iterator[GateFinding]:
+    """Gate 11: a client near what it can do at most, chunks/s, puts its own pace into every time it takes."""
+    requests = frame.all_requests  # what kept a mixed batch full came in over the same client
+    seconds = float(requests["done"].max() - requests["sent"].min())
+    if ceiling is None or not seconds > 0:
+        return
+    chunks_per_s = float(requests["num_chunks"].sum()) / seconds
+    if chunks_per_s * MIN_HEADROOM > ceiling:
+        yield caution(
+            11,
+            "client ceiling",
+            f"{chunks_per_s:,.0f} chunks/s arrived, and the client could take in only {ceiling / chunks_per_s:.1f}× "
+            f"this load ({ceiling:,.0f} chunks/s from a server that costs nothing)",
+            "Give the client a faster core of its own, or send fewer streams from one client.",
+        )
+
+
+def ceiling_of(environment: Mapping[str, Any], launch: int) -> float | None:
+    """Chunks/s that a study's client could take in, by the clock of one launch; None where nobody measured it.
+
+    A simulated engine may run faster than the client's clock (`time_scale`): its seconds are then shorter ones.
+    """
+    ceiling = environment.get("client_ceiling_chunks_per_s")
+    if not isinstance(ceiling, int | float) or ceiling <= 0:
+        return None
+    facts = environment.get("launches", {}).get(str(launch), {})
+    return float(ceiling) / float(facts.get("extra", {}).get("time_scale", 1.0))

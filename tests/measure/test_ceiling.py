@@ -1,0 +1,154 @@
+"""What the client could take in at most: the server it is measured with, the measuring, and where a run keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from specprof import cli
+from specprof.measure import ceiling, environment, load
+from specprof.measure.ceiling import OFFERED_PER_S, client_ceiling, flood_server
+from specprof.measure.load import Order, closed_loop, connected
+from specprof.measure.wire import decode
+from specprof.records import Phase
+from specprof.store import Store
+from tests.running import ROOT, gone
+
+STUDY = """
+study: ceiling
+engine: {{kind: sim, preset: small, time_scale: 4}}
+arms: {{"off": {{}}}}
+workloads: [{{tag: code, suite: {root}/prompts/code.jsonl}}]
+protocols: {{forced: {{stop: forced, output_tokens: 8}}}}
+concurrency: [1]
+prompts: 2
+"""
+
+
+def drive(base_url, num_requests, streams, **asked):
+    async def run():
+        orders = [Order(str(i), Phase.MEASURED, json.dumps(asked).encode()) for i in range(num_requests)]
+        async with connected(base_url, streams) as session:
+            return await closed_loop(session, "/v1/completions", orders, streams)
+
+    return [decode(stream) for stream in asyncio.run(run())]
+
+
+def test_the_server_streams_what_vllm_would_request_after_request():
+    with flood_server() as base_url:
+        requests = drive(base_url, 6, 3, max_tokens=20, pace_s=0.0)
+    for request in requests:
+        assert request.error is None
+        assert len(request.token_ids) == sum(request.chunk_tokens) == len(request.chunk_ns) == 20
+        assert request.finish_reason == "length"
+        assert request.prompt_tokens == 1
+
+
+def test_the_server_keeps_its_pace():
+    """Event i is due i paces after the request arrived, so 100 events take 99 paces and no less."""
+    with flood_server() as base_url:
+        (request,) = drive(base_url, 1, 1, max_tokens=100, pace_s=0.002)
+    assert (request.chunk_ns[-1] - request.sent_ns) / 1e9 >= 99 * 0.002
+
+
+def test_the_server_ends_with_whoever_started_it():
+    script = "from specprof.measure.ceiling import flood_server\nwith flood_server():\n  print(flush=True)\n  input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    ) as parent:
+        parent.stdout.readline()
+        (server,) = psutil.Process(parent.pid).children()
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        assert gone([server])
+
+
+def test_no_server_is_left_when_the_block_ends():
+    with flood_server():
+        (server,) = psutil.Process().children()
+    assert gone([server])
+
+
+def test_a_client_has_a_ceiling_and_it_takes_about_a_second_to_find():
+    began = time.perf_counter()
+    told = environment.client()
+    assert told.keys() == {"client_ceiling_chunks_per_s"}
+    assert 0 < told["client_ceiling_chunks_per_s"] <= max(OFFERED_PER_S)
+    assert time.perf_counter() - began < 5  # 1.1 s on a quiet machine
+
+
+def test_a_client_that_needs_5_ms_a_read_cannot_take_in_more_than_200_a_second(monkeypatch):
+    """Each read asks the clock once. Far more is offered, and merged in the socket meanwhile."""
+    quick = client_ceiling()
+
+    def slow_clock():
+        until = time.perf_counter_ns() + 5_000_000
+        while (now := time.perf_counter_ns()) < until:
+            pass
+        return now
+
+    monkeypatch.setattr(load, "_clock", slow_clock)
+    assert 10 < client_ceiling() <= 200 < quick
+
+
+def test_a_ceiling_that_cannot_be_measured_is_absent_and_said_to_be(monkeypatch):
+    monkeypatch.setattr(ceiling, "MEASURE_S", 0.0)
+    assert environment.client() == {
+        "client_ceiling_chunks_per_s": None,
+        "client_ceiling_problem": "0.08 s of load took longer than 0 s",
+    }
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "why"),
+    [("/nowhere/python", "No such file or directory"), ("false", "the server to measure it with did not start")],
+)
+def test_a_server_that_does_not_start_costs_the_ceiling_and_not_the_study(monkeypatch, interpreter, why):
+    monkeypatch.setattr(ceiling.sys, "executable", interpreter)
+    assert environment.client() == {"client_ceiling_chunks_per_s": None, "client_ceiling_problem": why}
+
+
+def test_a_refusal_is_no_chunk(monkeypatch):
+    """What is counted are chunks of a stream; a server that answers anything else measures nothing."""
+
+    async def refused(*_):
+        return [load.RawStream("0", Phase.MEASURED, 0, 0, sent_ns=0, done_ns=1, status=503, reads=[(1, b"no")])]
+
+    monkeypatch.setattr(ceiling, "closed_loop", refused)
+    assert environment.client()["client_ceiling_problem"] == "HTTP 503"
+
+
+def test_a_run_measures_its_client_once_before_any_engine_and_a_plan_or_report_never_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "study.yaml"
+    config.write_text(STUDY.format(root=ROOT))
+    results = tmp_path / "ceiling"
+    launches_before = []
+
+    def measured():
+        launches_before.append((results / "launches").exists())
+        return {"client_ceiling_chunks_per_s": 40_000}
+
+    monkeypatch.setattr(environment, "client", measured)
+    cli.plan(config)
+    assert launches_before == []
+    cli.run(config, tmp_path, report_after=False)
+    assert launches_before == [False]
+    store = Store.existing(results)
+    assert store.environment()["client_ceiling_chunks_per_s"] == 40_000
+    assert store.environment()["cores"] >= 1
+
+    for cell in (results / "cells").iterdir():
+        (cell / "sealed.json").unlink()  # so that there is something to go on with
+    cli.run(config, tmp_path, report_after=False)
+    cli.report(results, output="json")
+    assert launches_before == [False]

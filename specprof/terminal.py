@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -88,15 +88,32 @@ def print_plan(study: Study, plan: Plan, console: Console) -> None:
         arm = launch.arm if launch.arm == words else f"{launch.arm} ({words})"
         table.add_row(*map(str, numbers), _minutes(launch_seconds(launch, rates)), arm)
     console.print(table)
-    for line in _grid(study, plan):
+    for line in (*_grid(study, plan), *plan.notes):
         console.print(line, highlight=False, soft_wrap=True)
-    total = _minutes(sum(launch_seconds(launch, rates) for launch in plan.launches))
     console.print(
-        f"Estimated time: {total}, if an engine starts in {rates.start_s:.0f} s and one stream writes "
+        f"Estimated time: {_total(study, plan)}, if an engine starts in {rates.start_s:.0f} s and one stream writes "
         f"{rates.decode:.0f} tok/s. Nothing was started.",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def print_saving(study: Study, whole: Plan, smaller: Plan, left_out: Sequence[str], console: Console) -> None:
+    """What the whole study would take beside a smaller plan of it, and which workloads the smaller one leaves out."""
+    cells = f"{len(whole.cells)} cells on {len(whole.launches)} launches"
+    lines = [f"The whole study would have taken {_total(study, whole)}: {cells}."]
+    if len(smaller.cells) == len(whole.cells):
+        lines = ["The study is as small as one that decides can be."]
+    if left_out:
+        lines.append(f"No forced protocol measures {', '.join(left_out)}: nothing will be decided there.")
+    lines.append("The K and N between those of this grid come from the step-time model, never beyond them.")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _total(study: Study, plan: Plan) -> str:
+    rates = assumed_rates(study)
+    return _minutes(sum(launch_seconds(launch, rates) for launch in plan.launches))
 
 
 def _grid(study: Study, plan: Plan) -> Iterator[str]:

@@ -1,0 +1,137 @@
+"""The smallest grid of a study that can decide where speculation pays, METHOD 6; the model fills in the rest.
+
+Three N (smallest, largest, and the one nearest the middle between them on a logarithmic scale), speculation off and the
+smallest and largest K of every drafter, one forced protocol per content. The third N is what the crossover between the
+ends hangs on, and shows the model's error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specprof.errors import InputError
+from specprof.records import Stop
+from specprof.study.config import Arm, Protocol, Study, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestGrid:
+    """A study of only the cells that decide, and the workloads no forced protocol measures (they stay undecided)."""
+
+    study: Study
+    left_out: tuple[str, ...]
+
+
+def smallest_grid(study: Study) -> SmallestGrid:
+    """Narrow a study to the cells a policy needs; prompts, blocks, seed and engine stay as they are.
+
+    Raises InputError for a study that cannot decide: no arm with speculation off, none with it on, no forced protocol.
+    """
+    if all(arm.speculative_config for arm in study.arms.values()):
+        raise InputError('arms: no arm has speculation off, so nothing shows what it gains. Add "off": {}.')
+    arms = _deciding_arms(study.arms)
+    if not any(arm.speculative_config for arm in arms.values()):
+        raise InputError("arms: no arm has speculation on, so there is nothing to decide. Add one with its K.")
+    protocols = _deciding_protocols(study)
+    if not protocols:
+        raise InputError(
+            "protocols: none is forced, and a policy compares arms that write equally much. "
+            "Add forced: {stop: forced, output_tokens: 128}."
+        )
+    measured = {tag for protocol in protocols.values() for tag in _tags(protocol, study)}
+    changes: dict[str, Any] = {
+        "study": f"{study.study}-policy",
+        "arms": arms,
+        "workloads": tuple(workload for workload in study.workloads if workload.tag in measured),
+        "protocols": protocols,
+        "concurrency": spread(n for protocol in protocols.values() for n in protocol.concurrency or ()),
+        "prefill": None,
+        "verdicts": (),
+    }
+    left_out = tuple(workload.tag for workload in study.workloads if workload.tag not in measured)
+    return SmallestGrid(study.model_copy(update=changes), left_out)
+
+
+def spread(streams: Iterable[int]) -> tuple[int, ...]:
+    """Smallest, middle and largest N. Of two equally near the middle the larger: 8 between 1 and 32."""
+    known = sorted(set(streams))
+    middle = (log(known[0]) + log(known[-1])) / 2
+    nearest = min(known, key=lambda n: (round(abs(log(n) - middle), 9), -n))
+    return tuple(sorted({known[0], nearest, known[-1]}))
+
+
+def _deciding_arms(arms: Mapping[str, Arm]) -> dict[str, Arm]:
+    """The first arm that is off, and of every drafter the arms of smallest and largest K."""
+    off = next(name for name, arm in arms.items() if not arm.speculative_config)
+    by_drafter: dict[str, list[str]] = {}
+    for name, arm in arms.items():
+        if arm.speculative_config:
+            others = {key: value for key, value in arm.speculative_config.items() if key != "num_speculative_tokens"}
+            by_drafter.setdefault(json.dumps(others, sort_keys=True), []).append(name)
+    kept = {off}
+    for names in by_drafter.values():
+        ranked = sorted(names, key=lambda name: _draft_tokens(arms[name]))
+        kept |= {ranked[0], ranked[-1]}
+    return {name: arm for name, arm in arms.items() if name in kept}
+
+
+def _draft_tokens(arm: Arm) -> int:
+    asked = (arm.speculative_config or {}).get("num_speculative_tokens", 0)
+    return asked if isinstance(asked, int) else 0
+
+
+def _deciding_protocols(study: Study) -> dict[str, Protocol]:
+    """Forced protocols of single contents, as many as it takes for every content to be in one; first come first."""
+    kept: dict[str, Protocol] = {}
+    covered: set[str] = set()
+    for name, protocol in study.protocols.items():
+        tags = [tag for tag in _tags(protocol, study) if tag not in covered]
+        if protocol.stop is not Stop.FORCED or protocol.mix is not None or not tags:
+            continue
+        covered |= set(tags)
+        narrowed: dict[str, Any] = {"concurrency": spread(protocol.concurrency or study.concurrency)}
+        if tuple(tags) != _tags(protocol, study):
+            narrowed["workloads"] = tuple(tags)
+        kept[name] = protocol.model_copy(update=narrowed)
+    return kept
+
+
+def _tags(protocol: Protocol, study: Study) -> tuple[str, ...]:
+    return protocol.workloads or tuple(workload.tag for workload in study.workloads)
+
+
+def write_study(study: Study, path: Path) -> None:
+    """Write a study file. Raises InputError where a file stands already, or none can be written."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(study_text(study, path.parent))
+    except FileExistsError:
+        raise InputError(f"{path}: exists already. Name a new file, or remove that one.") from None
+    except OSError as problem:
+        raise InputError(f"{path}: cannot be written ({problem}). Name a file in a folder that exists.") from None
+
+
+def study_text(study: Study, folder: Path) -> str:
+    """A study file in YAML that loads as this study from `folder`: what its author set, suites named from there."""
+    said = study.model_dump(mode="json", exclude_unset=True, exclude={"prefill", "verdicts"})
+    for source, workload in zip(said["workloads"], study.workloads, strict=True):
+        if workload.suite is not None:
+            source["suite"] = _from(folder, workload)
+    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _from(folder: Path, workload: Workload) -> str:
+    """A suite as a study file in `folder` names it: relative to a folder above both, absolute where there is none."""
+    suite = Path(os.path.abspath(workload.suite or ""))  # noqa: PTH100 - resolve would follow links out of the project
+    for base in (folder.resolve(), *folder.resolve().parents):
+        if base != Path(base.anchor) and suite.is_relative_to(base):
+            return suite.relative_to(base).as_posix()
+    return str(suite)

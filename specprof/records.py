@@ -25,13 +25,15 @@ class Role(StrEnum):
     FIGURE = "figure"  # a number somebody may publish
     PREFILL = "prefill"  # how fast prompts are read: output of one token
     SENTINEL = "sentinel"  # the same small cell before and after, to see the machine drift
+    MIXED = "mixed"  # several contents in one batch: what each does to the others, never a figure of a content
 
 
 class Phase(StrEnum):
-    """Which part of a cell a request belongs to. Warm-ups are kept, marked, and filtered by the frames."""
+    """Which part of a cell a request belongs to. All are kept and marked; figures are made of measured ones alone."""
 
     WARMUP = "warmup"
     MEASURED = "measured"
+    FILL = "fill"  # a prompt sent again to keep a mixed batch mixed while another content's are still measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One thing to measure: these prompts, this way, on this arm. Its `key` is the identity on disk (`study.plan`)."""
+    """One thing to measure: these prompts, this way, on this arm. Its `key` is the identity on disk (`study.plan`).
+
+    A mixed cell holds several contents: `prompt_tags[i]` is the content of `prompt_ids[i]`, and `tag` all their names.
+    """
 
     key: str
     role: Role
@@ -81,6 +86,7 @@ class Cell:
     sampling: Sampling
     suite_hash: str
     engine_hash: str
+    prompt_tags: tuple[str, ...] = ()  # empty: every prompt is of `tag`
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +235,14 @@ class EngineFacts:
 def is_sampled(cell: Cell) -> bool:
     """Whether a figure rests on sampled texts, which gate 8 has scored. A sentinel's text is nobody's figure."""
     return cell.role is Role.FIGURE and cell.sampling.temperature > 0
+
+
+def lanes(cell: Cell) -> tuple[tuple[str, ...], ...]:
+    """The prompt ids of each content of a mixed cell, in the order the contents first appear."""
+    found: dict[str, list[str]] = {}
+    for name, tag in zip(cell.prompt_ids, cell.prompt_tags, strict=True):
+        found.setdefault(tag, []).append(name)
+    return tuple(map(tuple, found.values()))
 
 
 def arm_in_words(speculative_config: Mapping[str, Any] | None) -> str:

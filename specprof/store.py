@@ -288,7 +288,8 @@ def now() -> str:
 
 def _cell(told: dict[str, Any]) -> Cell:
     enums = {"role": Role(told["role"]), "stop": Stop(told["stop"]), "sampling": Sampling(**told["sampling"])}
-    return Cell(**{**told, **enums, "prompt_ids": tuple(told["prompt_ids"])})
+    lists = {"prompt_ids": tuple(told["prompt_ids"]), "prompt_tags": tuple(told.get("prompt_tags", ()))}
+    return Cell(**{**told, **enums, **lists})
 
 
 def _counters(told: dict[str, Any] | None) -> Counters | None:

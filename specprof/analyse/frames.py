@@ -1,7 +1,7 @@
 """Sealed cells → frames: one row per measured request, every METHOD 1 quantity a column, computed on whole columns.
 
-Warm-ups and failed requests are records too; `requests` keeps the measured ones that ended as asked, `failures` the
-rest.
+Warm-ups and failed requests are records too; `requests` keeps the measured ones that ended as asked, `failures` those
+that did not. What only filled a mixed batch is in `all_requests` beside the measured ones.
 """
 
 from __future__ import annotations
@@ -45,41 +45,31 @@ class CellFrame:
     @cached_property
     def table(self) -> pa.Table:
         """The Arrow rows behind `requests`, same order, list columns included."""
-        return self._measured.filter(pc.and_(pc.is_null(self._measured["error"]), _has_tokens(self._measured)))
+        return self._measured.filter(_ended_well(self._measured))
+
+    @cached_property
+    def _after_warmup(self) -> pa.Table:
+        """Everything between the two readings of the counters: measured, and what kept a mixed batch full."""
+        table = self.data.requests
+        return table.filter(pc.not_equal(table["phase"], Phase.WARMUP.value))
 
     @cached_property
     def failures(self) -> pd.DataFrame:
-        """Measured requests that failed: prompt_id, error."""
-        failed = self._measured.filter(
-            pc.or_(pc.is_valid(self._measured["error"]), pc.invert(_has_tokens(self._measured)))
-        )
+        """Requests after the warm-up that failed: prompt_id, error."""
+        failed = self._after_warmup.filter(pc.invert(_ended_well(self._after_warmup)))
         frame: pd.DataFrame = failed.select(["prompt_id", "error"]).to_pandas()
         return frame.fillna({"error": "no token arrived"})
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row per request that ended as asked."""
-        table = self.table
-        frame: pd.DataFrame = table.select(_PLAIN + _SERVER).to_pandas()
-        scheduled, sent, done = (_column(table, name) / NS for name in ("scheduled_ns", "sent_ns", "done_ns"))
-        first, last = _edges(table["chunk_ns"])
-        first_tokens, _ = _edges(table["chunk_tokens"])
-        frame["sent"], frame["first"], frame["last"], frame["done"] = sent, first / NS, last / NS, done
-        frame["output_tokens"] = _lengths(table["token_ids"])
-        frame["num_chunks"] = _lengths(table["chunk_ns"])
-        frame["chars"] = pc.utf8_length(table["text"]).to_numpy(zero_copy_only=False).astype(float)
-        frame["client_queue"] = sent - scheduled
-        frame["ttft"] = frame["first"] - sent
-        frame["e2el"] = done - sent
-        frame["rate"] = frame["output_tokens"] / frame["e2el"]
-        frame["later_tokens"] = frame["output_tokens"] - first_tokens  # those that TPOT is the mean of
-        decoding = frame["last"] - frame["first"]
-        frame["tpot"] = decoding / frame["later_tokens"].where(frame["later_tokens"] > 0)
-        frame["decode_speed"] = 1 / frame["tpot"].where(frame["tpot"] > 0)
-        accepted = frame["num_accepted"].fillna(0).to_numpy(dtype=float)
-        tokens, chunks = (frame[name].to_numpy(dtype=float) for name in ("output_tokens", "num_chunks"))
-        frame["engine_steps"] = engine_steps(tokens, accepted, chunks)
-        return frame
+        """One row per measured request that ended as asked."""
+        return _derived(self.table)
+
+    @cached_property
+    def all_requests(self) -> pd.DataFrame:
+        """The same with those that kept a mixed batch full: everything the engine's own counters saw."""
+        table = self._after_warmup.filter(_ended_well(self._after_warmup))
+        return self.requests if table.num_rows == self.table.num_rows else _derived(table)
 
     @cached_property
     def tpot_s(self) -> float:
@@ -114,6 +104,34 @@ class CellFrame:
     def lists(self, column: str) -> list[NDArray[np.int64]]:
         """A list column as one numpy array per request (missing lists are empty)."""
         return [np.asarray(row if row is not None else [], dtype=np.int64) for row in self.table[column].to_pylist()]
+
+
+def _derived(table: pa.Table) -> pd.DataFrame:
+    """METHOD 1's quantities of every request, one row each."""
+    frame: pd.DataFrame = table.select(_PLAIN + _SERVER).to_pandas()
+    scheduled, sent, done = (_column(table, name) / NS for name in ("scheduled_ns", "sent_ns", "done_ns"))
+    first, last = _edges(table["chunk_ns"])
+    first_tokens, _ = _edges(table["chunk_tokens"])
+    frame["sent"], frame["first"], frame["last"], frame["done"] = sent, first / NS, last / NS, done
+    frame["output_tokens"] = _lengths(table["token_ids"])
+    frame["num_chunks"] = _lengths(table["chunk_ns"])
+    frame["chars"] = pc.utf8_length(table["text"]).to_numpy(zero_copy_only=False).astype(float)
+    frame["client_queue"] = sent - scheduled
+    frame["ttft"] = frame["first"] - sent
+    frame["e2el"] = done - sent
+    frame["rate"] = frame["output_tokens"] / frame["e2el"]
+    frame["later_tokens"] = frame["output_tokens"] - first_tokens  # those that TPOT is the mean of
+    decoding = frame["last"] - frame["first"]
+    frame["tpot"] = decoding / frame["later_tokens"].where(frame["later_tokens"] > 0)
+    frame["decode_speed"] = 1 / frame["tpot"].where(frame["tpot"] > 0)
+    accepted = frame["num_accepted"].fillna(0).to_numpy(dtype=float)
+    tokens, chunks = (frame[name].to_numpy(dtype=float) for name in ("output_tokens", "num_chunks"))
+    frame["engine_steps"] = engine_steps(tokens, accepted, chunks)
+    return frame
+
+
+def _ended_well(table: pa.Table) -> pa.Array:
+    return pc.and_(pc.is_null(table["error"]), _has_tokens(table))
 
 
 def _has_tokens(table: pa.Table) -> pa.Array:

@@ -26,6 +26,7 @@ from pydantic import (
 
 from specprof.errors import InputError
 from specprof.records import Sampling, Stop
+from specprof.study.mix import require_sound_mixes
 from specprof.study.strict import find, nearest, one_line
 
 AUTO_LOOKS = (4, 8, 12)  # METHOD 5; more looks would need another boundary (`decide.looks`)
@@ -141,7 +142,10 @@ class SamplingOverride(Strict):
 
 
 class Protocol(Strict):
-    """How a text ends and how long it may be, METHOD 2. `concurrency`, `workloads` and `prompts` narrow the grid."""
+    """How a text ends and how long it may be, METHOD 2. `concurrency`, `workloads` and `prompts` narrow the grid.
+
+    `mix` names the contents that share one batch (`study.mix`); without it every content has the engine to itself.
+    """
 
     stop: Stop
     output_tokens: int | None = Field(default=None, gt=0)
@@ -152,6 +156,15 @@ class Protocol(Strict):
     concurrency: tuple[Annotated[int, Field(gt=0)], ...] | None = None
     prompts: int | None = Field(default=None, gt=0)
     workloads: tuple[str, ...] | None = None
+    mix: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _mix_names_its_contents(self) -> Protocol:
+        if self.mix is not None and len(self.mix) < 2:
+            raise ValueError("mix: takes at least two workload tags; for one content leave mix: out")
+        if self.mix is not None and self.workloads is not None:
+            raise ValueError("mix: names the workloads itself; leave workloads: out")
+        return self
 
     @model_validator(mode="after")
     def _one_length(self) -> Protocol:
@@ -231,10 +244,15 @@ class Study(Strict):
             _require_known(protocol.workloads or (), tags, f"protocols.{name}.workloads")
             _require_once(protocol.workloads or (), f"protocols.{name}.workloads:")
             _require_once(protocol.concurrency or (), f"protocols.{name}.concurrency:")
+            _require_known(protocol.mix or (), tags, f"protocols.{name}.mix")
+            _require_once(protocol.mix or (), f"protocols.{name}.mix:")
+        require_sound_mixes(self)
         for verdict in self.verdicts:
             where = f"verdicts '{verdict.name}'"
             _require_known([verdict.protocol], self.protocols, f"{where} protocol")
             measured = self.protocols[verdict.protocol]
+            if measured.mix is not None:
+                raise ValueError(f"{where} protocol: {verdict.protocol!r} mixes contents; a verdict speaks of one")
             _require_known([verdict.workload], measured.workloads or tags, f"{where} workload")
             for selector in (verdict.numerator, verdict.denominator):
                 _require_known([selector.arm or verdict.arm], self.arms, f"{where} arm")
@@ -262,6 +280,9 @@ class Study(Strict):
         )
         for source in (*said["workloads"], said["prefill"] or {}):
             source["suite"] = source.get("suite") and Path(source["suite"]).name
+        for protocol in said["protocols"].values():
+            if protocol["mix"] is None:
+                del protocol["mix"]  # a study of single contents is the study it was before mixes could be written
         return fingerprint(said)
 
 

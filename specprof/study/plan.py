@@ -12,11 +12,12 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from itertools import chain, zip_longest
 
 from specprof.errors import InputError
 from specprof.records import Cell, Launch, Prompt, Role, Sampling, Stop
 from specprof.study.config import Arm, Study, Workload, fingerprint
+from specprof.study.mix import mixed_streams, mixed_tag
 from specprof.study.prompts import load_suite, load_workload, suite_hash
 
 PREFILL = "prefill"  # the protocol name of prefill cells
@@ -30,10 +31,11 @@ Suites = Mapping[str, tuple[Prompt, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every launch of a study, in order, and the prompts their cells name."""
+    """Every launch of a study, in order, the prompts their cells name, and what of the file is not measured and why."""
 
     launches: tuple[Launch, ...]
     prompts: Mapping[str, Prompt]
+    notes: tuple[str, ...] = ()
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -53,7 +55,13 @@ def make_plan(study: Study, num_blocks: int | None = None) -> Plan:
         for arm in _arm_order(study, block):
             own = tuple(_for_arm(cell, block, arm, study.arms[arm]) for cell in cells)
             launches.append(Launch(len(launches), block, arm, study.arms[arm].speculative_config, own))
-    return Plan(tuple(launches), prompts)
+    return Plan(tuple(launches), prompts, tuple(_notes(study)))
+
+
+def _notes(study: Study) -> Iterator[str]:
+    for name, protocol in study.protocols.items():
+        if protocol.mix is not None:
+            yield from mixed_streams(study, name).notes
 
 
 def _by_id(prompts: Iterable[Prompt]) -> dict[str, Prompt]:
@@ -105,7 +113,7 @@ def _block_cells(study: Study, suites: Suites, probe: Prompt | None, rng: random
     """One launch's cells. Every cell of the block sends a content's prompts in the same drawn order."""
     rank = {p.id: rng.random() for p in chain.from_iterable(suites.values())}
     figures = list(_figure_cells(study, suites, rank))
-    cells = [*_prefill_cells(study, suites, probe, figures), *figures]
+    cells = [*_prefill_cells(study, suites, probe, figures), *figures, *_mixed_cells(study, suites, rank)]
     rng.shuffle(cells)
     sentinel = _sentinel(study, suites)
     return [replace(sentinel, protocol=f"{SENTINEL}-before"), *cells, replace(sentinel, protocol=f"{SENTINEL}-after")]
@@ -113,16 +121,41 @@ def _block_cells(study: Study, suites: Suites, probe: Prompt | None, rng: random
 
 def _figure_cells(study: Study, suites: Suites, rank: Mapping[str, float]) -> Iterator[Cell]:
     for name, protocol in study.protocols.items():
+        if protocol.mix is not None:
+            continue
         for tag in protocol.workloads or [w.tag for w in study.workloads]:
-            prompts = tuple(sorted(suites[tag][: protocol.prompts], key=lambda prompt: rank[prompt.id]))
+            prompts = _in_order(suites[tag][: protocol.prompts], rank)
             for concurrency in protocol.concurrency or study.concurrency:
-                yield replace(
-                    _cell(study, prompts, Role.FIGURE, name, concurrency, protocol.length),
-                    stop=protocol.stop,
-                    mask_eos=protocol.mask_eos,
-                    guided=protocol.guided,
-                    sampling=study.sampling_of(name),
-                )
+                yield _under_protocol(study, name, _cell(study, prompts, Role.FIGURE, name, concurrency, 0))
+
+
+def _mixed_cells(study: Study, suites: Suites, rank: Mapping[str, float]) -> Iterator[Cell]:
+    """Several contents in one cell: each content's prompts in its drawn order, the contents taking turns."""
+    for name, protocol in study.protocols.items():
+        if protocol.mix is None:
+            continue
+        of_tag = [_in_order(suites[tag][: protocol.prompts], rank) for tag in protocol.mix]
+        prompts = tuple(p for turn in zip_longest(*of_tag) for p in turn if p is not None)
+        for concurrency in mixed_streams(study, name).measured:
+            cell = _under_protocol(study, name, _cell(study, prompts, Role.MIXED, name, concurrency, 0))
+            yield replace(cell, tag=mixed_tag(protocol.mix), prompt_tags=tuple(p.tag for p in prompts))
+
+
+def _in_order(prompts: tuple[Prompt, ...], rank: Mapping[str, float]) -> tuple[Prompt, ...]:
+    return tuple(sorted(prompts, key=lambda prompt: rank[prompt.id]))
+
+
+def _under_protocol(study: Study, name: str, cell: Cell) -> Cell:
+    """The cell with everything its protocol says of how a text is written and ends."""
+    protocol = study.protocols[name]
+    return replace(
+        cell,
+        max_tokens=protocol.length,
+        stop=protocol.stop,
+        mask_eos=protocol.mask_eos,
+        guided=protocol.guided,
+        sampling=study.sampling_of(name),
+    )
 
 
 def _prefill_cells(study: Study, suites: Suites, probe: Prompt | None, figures: Iterable[Cell]) -> Iterator[Cell]:
@@ -172,6 +205,8 @@ def _for_arm(cell: Cell, block: int, arm: str, settings: Arm) -> Cell:
 def cell_key(cell: Cell) -> str:
     """Readable name plus a hash of everything that changes the measurement: never a port, path or time-out."""
     identity = {name: value for name, value in asdict(cell).items() if name != "key"}
+    if not cell.prompt_tags:
+        del identity["prompt_tags"]  # cells of one content keep the keys they had before there were mixed ones
     name = f"b{cell.block}-{cell.arm}-{cell.tag}-{cell.protocol}-n{cell.concurrency}"
     fits = name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
     return f"{fits}-{fingerprint(identity)[:8]}"

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import cycle
 from math import inf
 from typing import Protocol
 
@@ -31,6 +32,7 @@ from specprof.records import (
     ServerTimes,
     Stop,
     TextScores,
+    lanes,
 )
 from specprof.records import Speculation as SpeculationRecord
 
@@ -98,6 +100,36 @@ class _Closed:
         heappush(self._idle, (at_s, flight.stream))
 
 
+class _Mixed:
+    """Streams bound to one content each. A content that has run out sends its prompts again, to fill the batch, until
+    every content's own are home.
+    """
+
+    def __init__(
+        self, contents: Sequence[Sequence[Prompt]], concurrency: int, start_s: float, late_s: float = 0.0
+    ) -> None:
+        self._pending = [deque(content) for content in contents]
+        self._filling = [cycle(content) for content in contents]
+        self._num_open = sum(map(len, contents))
+        self._idle = [(start_s, stream) for stream in range(concurrency)]
+        self._late_s = late_s
+
+    def next_at(self) -> float:
+        return self._idle[0][0] + self._late_s if self._num_open and self._idle else inf
+
+    def take(self) -> _Flight:
+        due_s, stream = heappop(self._idle)
+        content = stream % len(self._pending)
+        pending, sent_s = self._pending[content], due_s + self._late_s
+        if pending:
+            return _Flight(pending.popleft(), Phase.MEASURED, stream, due_s, sent_s)
+        return _Flight(next(self._filling[content]), Phase.FILL, stream, due_s, sent_s)
+
+    def done(self, flight: _Flight, at_s: float) -> None:
+        self._num_open -= flight.phase is Phase.MEASURED
+        heappush(self._idle, (at_s, flight.stream))
+
+
 class _Open:
     """Requests leave at their instants, or as soon after as the client's cap lets them."""
 
@@ -154,6 +186,9 @@ class VirtualEngine:
         late_s = self.machine.faults.client_late_s
         requests = self._drive(cell, _Closed(warmups, Phase.WARMUP, cell.concurrency, self._now_s, late_s), [])
         arrivals: _Arrivals = _Closed(prompts, Phase.MEASURED, cell.concurrency, self._now_s, late_s)
+        if cell.prompt_tags:
+            contents = [[suite[prompt_id] for prompt_id in lane] for lane in lanes(cell)]
+            arrivals = _Mixed(contents, cell.concurrency, self._now_s, late_s)
         if load is not None:
             arrivals = _Open(prompts, load, self._now_s)
         gauges: list[Counters] = []

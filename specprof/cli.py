@@ -85,14 +85,45 @@ def doctor(
 
 
 @app.command()
-def plan(config: ConfigArgument) -> None:
-    """Cells, launches, estimated time; starts nothing."""
+def plan(
+    config: ConfigArgument,
+    purpose: Annotated[
+        str | None, typer.Option("--for", metavar="policy", help="Only the cells that a policy needs.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --for policy: write the smaller study there.")
+    ] = None,
+) -> None:
+    """Cells, launches, estimated time; starts nothing. `--for policy`: the smallest grid that can decide."""
     from specprof.study.config import load_study
     from specprof.study.plan import make_plan
     from specprof.terminal import print_plan
 
+    if purpose not in (None, "policy"):
+        raise InputError(f"--for {purpose}: is not known. Use --for policy, or leave it out for the whole study.")
+    if write is not None and purpose is None:
+        raise InputError("--write: belongs to --for policy, whose smaller study it writes. Add --for policy.")
     study = load_study(config)
-    print_plan(study, make_plan(study), console)
+    laid_out = make_plan(study)
+    if purpose is None:
+        print_plan(study, laid_out, console)
+    else:
+        _plan_for_policy(study, laid_out, write)
+
+
+def _plan_for_policy(study: Any, laid_out: Any, write: Path | None) -> None:
+    from specprof.study.plan import make_plan
+    from specprof.study.smallest import smallest_grid, write_study
+    from specprof.terminal import print_plan, print_saving
+
+    grid = smallest_grid(study)
+    smaller = make_plan(grid.study)
+    print_plan(grid.study, smaller, console)
+    print_saving(study, laid_out, smaller, grid.left_out, console)
+    if write is not None:
+        write_study(grid.study, write)
+    ready = f"Ready: specprof run {write}" if write is not None else "--write FILE writes this grid as a study file."
+    console.print(ready, highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -104,7 +135,7 @@ def run(
     """Measure with live progress, resume by itself, then report."""
     from specprof.decide.conclude import conclude
     from specprof.decide.looks import enough
-    from specprof.measure.environment import machine
+    from specprof.measure.environment import client, machine
     from specprof.store import Store
     from specprof.study.config import load_study
     from specprof.study.plan import make_plan
@@ -116,7 +147,8 @@ def run(
     with store.lock():
         store.keep_study(text)
         store.declare_verdicts({verdict.name: verdict.digest() for verdict in study.verdicts})
-        store.write_environment(machine())
+        if not store.environment():  # once per study, and before any engine that it could disturb
+            store.write_environment({**machine(), **client()})
         for num_blocks in study.looks:
             _measure(study, make_plan(study, num_blocks), store)
             if num_blocks != study.looks[-1] and enough(conclude(store).figures, study.target_half_width):
@@ -128,6 +160,7 @@ def run(
 
 
 def _measure(study: Any, laid_out: Any, store: Any) -> None:
+    from specprof.engine.builtin import require_folders
     from specprof.measure.loop import run_study
     from specprof.terminal import run_display
 
@@ -136,6 +169,7 @@ def _measure(study: Any, laid_out: Any, store: Any) -> None:
     if sealed == total:
         console.print(f"{store.root}: all {total} cells are measured already.", highlight=False)
         return
+    require_folders(study)  # not after the first arms have been measured for ten minutes
     if sealed:
         console.print(f"{store.root}: {sealed} of {total} cells are measured; going on.", highlight=False)
     with run_display(console, laid_out, sealed) as display:
@@ -187,6 +221,76 @@ def _report(store: Any, *, as_json: bool) -> None:
 
 
 @app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A results folder: what B is held against.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another, or the same one with --arm-a and --arm-b.")],
+    arm_a: Annotated[str | None, typer.Option(help="The arm of A; every arm that both have, if none is named.")] = None,
+    arm_b: Annotated[str | None, typer.Option(help="The arm of B to set beside it.")] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD", help="Let a difference stand: machine, version, length, …")
+    ] = None,
+    margin: Annotated[float, typer.Option(help="The share of speed that matters; 0.03 is 3%.")] = 0.03,
+    first_look: Annotated[bool, typer.Option("--first-look", help="Decide on one launch a side.")] = False,
+    enforce: Annotated[
+        bool, typer.Option("--enforce", help="Exit with 1 on a regression, 2 if a part cannot be compared.")
+    ] = False,
+    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Two studies, or two arms of one: what differs, paired ratios, regressions; refuses what is not fair."""
+    from specprof.decide.changes import Change
+    from specprof.decide.compare import Options
+    from specprof.decide.compare import compare as set_side_by_side
+    from specprof.publish.compare_text import comparison_json, print_comparison
+    from specprof.store import Store
+
+    if output not in ("text", "json"):
+        raise InputError(f"--format {output}: is not known. Use text or json.")
+    options = Options(arm_a, arm_b, tuple(allow or ()), margin, first_look)
+    found = set_side_by_side(Store.existing(a), Store.existing(b), options)
+    if output == "json":
+        sys.stdout.write(comparison_json(found) + "\n")
+    else:
+        print_comparison(found, console)
+    if enforce and found.count(Change.REGRESSION):
+        raise typer.Exit(SpecprofError.exit_code)
+    if enforce and found.refused:
+        raise typer.Exit(InputError.exit_code)
+
+
+@app.command()
+def policy(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="A results folder, e.g. results/demo.")],
+    protocol: Annotated[
+        str | None, typer.Option(help="Decide under this protocol; the first forced one if not given.")
+    ] = None,
+    margin: Annotated[float, typer.Option(help="What speculation must gain to be worth it: 0.03 is 3%.")] = 0.03,
+    out: Annotated[Path | None, typer.Option(help="Where the files go; the study's folder if not given.")] = None,
+    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Per content and load: speculation on, off or undecided; policy.yaml, vLLM arguments and a LiteLLM config."""
+    from specprof.publish.policy_text import policy_command
+
+    policy_command(study, protocol=protocol, margin=margin, out=out, output=output, console=console)
+
+
+@app.command()
+def publish(
+    studies: Annotated[
+        list[Path], typer.Argument(metavar="STUDY…", help="Results folders, or card.json files from elsewhere.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the page; any static host serves it as it is.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A cell, content/protocol/arm/streams, e.g. code/forced/ngram-k4/8; repeat for more."),
+    ] = None,
+) -> None:
+    """A static page that lists studies, with their reports, cards and badges; refuses what is not fit to be quoted."""
+    from specprof.publish.site import publish_command
+
+    publish_command(studies, out, only or [], console)
+
+
+@app.command()
 def audit(
     files: Annotated[
         list[Path] | None,
@@ -230,6 +334,79 @@ def audit(
     from specprof.publish.audit_text import audit_command
 
     audit_command(files or [], claimed, output=output, console=console)
+
+
+@app.command()
+def cost(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Options and prices, e.g. configs/cost-reversal.yaml.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The chart: a PNG file or a folder; beside FILE if not given.")
+    ] = None,
+    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """What a million effective tokens cost, per option: rankings, reversal, break-even, payback, sensitivity chart."""
+    from specprof.publish.cost_text import cost_command
+
+    cost_command(file, out=out, output=output, console=console)
+
+
+@app.command()
+def roofline(
+    model: Annotated[
+        str | None, typer.Option(help="A model folder, a config.json or builtin:NAME; METHOD 9's anchor if not given.")
+    ] = None,
+    hardware: Annotated[str | None, typer.Option(help="A machine of the table, e.g. 'H100 SXM' or h200.")] = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Measure this machine's ceilings: half a minute.")] = False,
+    gpus: Annotated[int, typer.Option(help="How many of them work on every layer together.")] = 1,
+    concurrency: Annotated[str, typer.Option(metavar="N,N,…", help="Streams, e.g. 1,8,27,58.")] = "1,8,27,58",
+    context: Annotated[int, typer.Option(help="Tokens each stream has before it.")] = 4096,
+    draft_tokens: Annotated[int, typer.Option(help="K, to be verified in one step.")] = 3,
+    tpot_target: Annotated[float, typer.Option(help="Seconds a token; 0.02 is 20 ms.")] = 0.02,
+    prompt: Annotated[int, typer.Option(help="Tokens of a long prompt.")] = 32_768,
+    chunk: Annotated[int, typer.Option(help="Tokens of it read in one step beside the others.")] = 512,
+    study: Annotated[
+        Path | None, typer.Option(help="A results folder: its cells' speed as a share of their bound.")
+    ] = None,
+    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """What no engine can beat: bounds of a model on a machine, and how near a study came to them."""
+    from specprof.analyse.bounds import Question, counts_of
+    from specprof.publish.roofline_text import roofline_command
+
+    question = Question(counts_of("--concurrency", concurrency), context, draft_tokens, tpot_target, prompt, chunk)
+    roofline_command(
+        question,
+        model=_named_config(model) if model is not None else None,
+        hardware=hardware,
+        probed=_probed() if probe else None,
+        gpus=gpus,
+        study=study,
+        output=output,
+        console=console,
+    )
+
+
+def _named_config(model: str) -> Any:
+    from specprof.engine.builtin import BUILTIN, RANDOM, resolve_model
+    from specprof.engine.weights import config_file, num_parameters, read_config
+    from specprof.publish.roofline_text import NamedConfig
+
+    ours = model.startswith((BUILTIN, RANDOM))
+    file = config_file(resolve_model(model, on_progress=errors.print) if ours else model)
+    return NamedConfig(model, read_config(file), num_parameters(file.parent))
+
+
+def _probed() -> Any:
+    from specprof.analyse.roofline import Hardware
+    from specprof.measure.probe import probe
+
+    errors.print("measuring this machine's memory and arithmetic (half a minute)", highlight=False)
+    found = probe()
+    for trial in found.trials:
+        unit = "GFLOP/s" if trial.kind == "matmul" else "GB/s"
+        line = f"  {trial.kind} {trial.dtype} {trial.size}: {trial.rate / 1e9:.4g} {unit}, best of {trial.runs}"
+        errors.print(line, highlight=False)
+    return Hardware(found.name, found.bandwidth, found.flops, found.memory, found.source)
 
 
 @app.command()

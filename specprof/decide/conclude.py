@@ -9,17 +9,20 @@ from specprof.analyse.evidence import Evidence
 from specprof.analyse.results import Sample, StudyFigures
 from specprof.analyse.samples import samples
 from specprof.analyse.study import analyse
+from specprof.decide.policy import decisions
 from specprof.decide.verdict import judge
 from specprof.store import Store
-from specprof.study.config import parse_study
+from specprof.study.config import Study, parse_study
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The figures of a study, and texts to look at beside them."""
+    """The figures of a study, texts to look at beside them, and what both were made from."""
 
     figures: StudyFigures
     samples: tuple[Sample, ...]
+    study: Study
+    evidence: Evidence
 
 
 def conclude(store: Store) -> Conclusion:
@@ -29,8 +32,12 @@ def conclude(store: Store) -> Conclusion:
     figures = analyse(
         study.study, evidence, environment(store), order=[*(w.tag for w in study.workloads), *study.protocols]
     )
-    judged = replace(figures, verdicts=tuple(judge(study, evidence, store.verdicts())))
-    return Conclusion(judged, samples(evidence))
+    judged = replace(
+        figures,
+        verdicts=tuple(judge(study, evidence, store.verdicts())),
+        decisions=tuple(decisions(study, figures, evidence)),
+    )
+    return Conclusion(judged, samples(evidence), study, evidence)
 
 
 def environment(store: Store) -> dict[str, Any]:

@@ -1,0 +1,158 @@
+"""`specprof policy` on a terminal: one table of decisions, what would settle the rest, and what to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specprof.analyse.modelled import model_study
+from specprof.analyse.results import Figure
+from specprof.decide.conclude import conclude
+from specprof.decide.policy import Choice, Decision
+from specprof.decide.ranges import LoadRange, Policy, TagPolicy, make_policy
+from specprof.decide.routing import Pool, Routing, route
+from specprof.errors import InputError
+from specprof.publish.context import Engine, engine_of, gate_codes
+from specprof.publish.grid import Protocol
+from specprof.publish.numbers import known, one_line, percent
+from specprof.publish.paragraphs import bullets, paragraph
+from specprof.publish.policy_files import command, policy_document, policy_json, write_policy
+from specprof.store import Store
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+_STYLES = {Decision.ON: "green", Decision.OFF: "red", Decision.UNDECIDED: "yellow"}
+
+
+def policy_command(
+    root: Path, *, protocol: str | None, margin: float, out: Path | None, output: str, console: Console
+) -> None:
+    """Decide a study, write its policy into `out` (default: the study's folder) and print it as text or JSON.
+
+    Raises InputError for a folder, protocol, margin or format that cannot be used.
+    """
+    if output not in ("text", "json"):
+        raise InputError(f"--format {output}: is not known. Use text or json.")
+    if not 0 <= margin < 1:
+        raise InputError(f"--margin {margin:g}: is not a share. Write 0.03 for 3%.")
+    store = Store.existing(root)
+    told = conclude(store)
+    facts = next(iter(store.facts().values()), None)
+    models = model_study(told.figures, facts.pipeline_parallel_size if facts is not None else 1)
+    policy = make_policy(told.study, told.figures, told.evidence, protocol=protocol, margin=margin, models=models)
+    routing = route(policy, told.study, facts)
+    document = policy_document(policy, routing, told.figures.environment)
+    written = write_policy(document, routing, out or root)
+    if output == "json":
+        console.file.write(policy_json(document) + "\n")
+        return
+    print_policy(policy, routing, engine_of(told.figures.environment), console)
+    console.print(f"\nPolicy: {written[0]}\nProxy:  {written[1]}", highlight=False, soft_wrap=True, markup=False)
+
+
+def print_policy(policy: Policy, routing: Routing, engine: Engine, console: Console) -> None:
+    """Decisions, open questions, caveats, and the servers that carry the decisions out."""
+    rule = Protocol(policy.protocol, policy.stop, policy.length).words
+    words = (f"Policy of {policy.study}", engine.words, engine.model, rule, f"margin {policy.margin:.1%}")
+    paragraph(" · ".join(filter(None, words)), console, style="bold")
+    console.print(_table(policy))
+    bullets("What is undecided, and what would settle it", _open_questions(policy), console)
+    bullets("Read before you use it", (*policy.caveats, *_notes(policy), *routing.notes), console)
+    for pool in routing.pools:
+        _print_pool(pool, console)
+
+
+def _table(policy: Policy) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for heading in ("content", "streams", "decision", "speculation gain [95%]", "gates"):
+        table.add_column(heading, no_wrap=heading == "streams", justify="right" if heading == "streams" else "left")
+    for tag in policy.tags:
+        for index, part in enumerate(tag.ranges):
+            name = one_line(tag.tag) if index == 0 else ""
+            decision = Text(_decision(part), style=_STYLES[part.decision])
+            gates = gate_codes(gate for choice in part.evidence if choice.best for gate in choice.best.gates)
+            table.add_row(Text(name), _span(part), decision, Text("\n".join(_gains(part))), Text(gates))
+        if not tag.ranges:
+            table.add_row(Text(one_line(tag.tag)), "—", Text("not measured", style="yellow"), "", "")
+    return table
+
+
+def _span(part: LoadRange) -> str:
+    return f"{part.low}–{part.high}" if part.high > part.low else str(part.low)
+
+
+def _decision(part: LoadRange) -> str:
+    words = part.decision.value
+    if part.decision is Decision.ON:
+        words += f", {one_line(part.method)}"
+    return f"{words} (first look)" if part.provisional and part.decision is not Decision.UNDECIDED else words
+
+
+def _gains(part: LoadRange) -> Iterator[str]:
+    """`N=2 +33% [+6%, +68%]`, one line per measured load, the arm named where the decision does not."""
+    for choice in part.evidence:
+        yield f"N={choice.concurrency} {_gain(choice)}"
+    if not part.evidence:
+        yield "not measured"
+
+
+def _gain(choice: Choice) -> str:
+    if choice.best is None:
+        return "not measured"
+    named = f" ({one_line(choice.best.method)})" if len(choice.candidates) > 1 else ""
+    return f"{change(choice.best.gain)}{named}"
+
+
+def change(gain: Figure) -> str:
+    """A ratio as a change with its interval: `+33% [+6.1%, +68%]`."""
+    if not known(gain.value):
+        return "—"
+    told = percent(gain.value - 1, signed=True)
+    if not known(gain.low) or not known(gain.high):
+        return told
+    return f"{told} [{percent(gain.low - 1, signed=True)}, {percent(gain.high - 1, signed=True)}]"
+
+
+def _open_questions(policy: Policy) -> Iterator[str]:
+    """Each reason once, with the places it holds for."""
+    places: dict[str, list[str]] = {}
+    for tag, part in _ranges(policy):
+        if part.decision is not Decision.UNDECIDED:
+            continue
+        for choice in part.evidence:
+            places.setdefault(choice.reason, []).append(f"{one_line(tag.tag)} N={choice.concurrency}")
+        if not part.evidence:
+            places.setdefault(part.reason, []).append(f"{one_line(tag.tag)} {_span(part)}")
+    return (f"{', '.join(where)}: {reason}" for reason, where in places.items())
+
+
+def _notes(policy: Policy) -> Iterator[str]:
+    """Caveats of ranges. Cautions of gates have a column of their own, and stand in policy.yaml in full."""
+    for tag, part in _ranges(policy):
+        for caveat in part.caveats:
+            if ": gate " not in caveat:
+                yield f"{one_line(tag.tag)} {caveat}"
+
+
+def _ranges(policy: Policy) -> Iterator[tuple[TagPolicy, LoadRange]]:
+    return ((tag, part) for tag in policy.tags for part in tag.ranges)
+
+
+def _print_pool(pool: Pool, console: Console) -> None:
+    console.print()
+    doing = _speculates(pool) if pool.speculative_config else "without speculation"
+    paragraph(f"Pool {pool.name} ({', '.join(map(one_line, pool.tags))}): {doing}", console, style="bold")
+    console.print(command(pool), highlight=False, soft_wrap=True, markup=False)
+
+
+def _speculates(pool: Pool) -> str:
+    steps = [f"K={k} at {low}–{high}" if high > low else f"K={k} at {low}" for low, high, k in pool.schedule if k]
+    return f"{', '.join(steps)} requests in a batch, none otherwise"

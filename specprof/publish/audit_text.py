@@ -11,12 +11,11 @@ from specprof.analyse.audit import Answer, Audit, Finding, Kind, Status, audit, 
 from specprof.analyse.audit.claim import Aggregation, Claim
 from specprof.analyse.results import as_json
 from specprof.errors import InputError
-from specprof.publish.numbers import one_line
+from specprof.publish.paragraphs import paragraph
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-READ_AT_MOST = 80  # columns
 
 _HEADINGS = {
     Kind.REBUILT: ("What the stated numbers say", "bold"),
@@ -103,7 +102,7 @@ def _flag(key: str) -> str:
 
 
 def _print_audit(one: Audit, console: Console) -> None:
-    _print(f"Audit of {one.claim.name or one.claim.source or 'a claim'}{_by(one.claim)}", console, style="bold")
+    paragraph(f"Audit of {one.claim.name or one.claim.source or 'a claim'}{_by(one.claim)}", console, style="bold")
     for kind, (heading, style) in _HEADINGS.items():
         findings = one.of(kind)
         if findings:
@@ -121,27 +120,17 @@ def _by(claim: Claim) -> str:
 
 def _print_heading(text: str, style: str, console: Console) -> None:
     console.print()
-    _print(text, console, style=style)
+    paragraph(text, console, style=style)
 
 
 def _print_finding(finding: Finding, console: Console) -> None:
-    _print(f"{finding.name}: {finding.evidence}", console, indent=2)
+    paragraph(f"{finding.name}: {finding.evidence}", console, indent=2)
     if finding.instead:
-        _print(f"→ {finding.instead}", console, style="cyan", indent=4)
+        paragraph(f"→ {finding.instead}", console, style="cyan", indent=4)
 
 
 def _print_answer(answer: Answer, console: Console) -> None:
     mark, style = _MARKS[answer.status]
-    _print(f"{mark} {answer.question}", console, style=style, indent=2)
+    paragraph(f"{mark} {answer.question}", console, style=style, indent=2)
     told = answer.answer if answer.answer.startswith("not said") else f"{answer.status.value}: {answer.answer}"
-    _print(told, console, indent=4)
-
-
-def _print(text: str, console: Console, *, style: str = "", indent: int = 0) -> None:
-    """A paragraph within 80 columns, text from outside made harmless, never read as markup, no trailing blanks."""
-    from rich.text import Text
-
-    width = min(console.width, READ_AT_MOST) - indent
-    for line in Text(one_line(text), style=style).wrap(console, width):
-        line.rstrip()
-        console.print(Text(" " * indent) + line, highlight=False, soft_wrap=True)
+    paragraph(told, console, indent=4)

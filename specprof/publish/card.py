@@ -15,15 +15,16 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-from specprof.analyse.results import CellFigures, Figure, GainFigures, Severity, StudyFigures, as_json
+from specprof.analyse.results import CellFigures, Figure, GainFigures, GateFinding, Severity, StudyFigures, as_json
 from specprof.errors import InputError, SpecprofError
-from specprof.publish.context import Engine, context_line, engine_of, gate_code, place
+from specprof.publish.context import Engine, context_line, engine_of, place
 from specprof.publish.grid import Grid
 from specprof.publish.numbers import known, quantity, times
 from specprof.publish.settings import without_secrets
 
 SCHEMA_VERSION = 1
 
+_INTERVAL = ("value", "low", "high")
 _QUOTED_GAINS = {
     "speculation_gain": "speculation gain",
     "batching_gain": "batching gain",
@@ -49,13 +50,13 @@ def _body(figures: StudyFigures) -> dict[str, Any]:
 
 
 def headlines(figures: StudyFigures) -> list[dict[str, Any]]:
-    """Every number fit to be quoted. Cells that fail an invalid gate, and what is made of them, never are."""
+    """Every number fit to be quoted: with an interval, and no invalid gate behind it or what it is made of."""
     grid, engine = Grid(figures), engine_of(figures.environment)
     of_cells = (throughput_headline(cell, engine) for cell in grid.figures.cells if cell.valid)
     of_gains = (
         line for gain in grid.figures.gains if _quotable(grid, gain) for line in _gain_headlines(grid, gain, engine)
     )
-    return [line for line in (*of_cells, *of_gains) if known(line["figure"]["value"])]
+    return [line for line in (*of_cells, *of_gains) if all(known(line["figure"][name]) for name in _INTERVAL)]
 
 
 def throughput_headline(cell: CellFigures, engine: Engine) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def _gain_headlines(grid: Grid, gain: GainFigures, engine: Engine) -> Iterator[d
     if cell is None:
         return
     lowest = min(grid.concurrencies(gain.tag, gain.protocol))
-    gates = {gate_code(gate): gate for part in grid.parts(gain) for gate in part.gates}
+    gates = {(gate.gate, gate.name): gate for part in grid.parts(gain) for gate in part.gates}
     for metric, words in _QUOTED_GAINS.items():
         against = _baseline(metric, grid.off_arm or "off", gain, lowest)
         if metric != "speculation_gain" and gain.concurrency == lowest:
@@ -113,7 +114,7 @@ def _baseline(metric: str, off: str, gain: GainFigures, lowest: int) -> str:
     }[metric]
 
 
-def _gain_context(cell: CellFigures, engine: Engine, said: str, gates: Mapping[str, Any]) -> str:
+def _gain_context(cell: CellFigures, engine: Engine, said: str, gates: Mapping[Any, GateFinding]) -> str:
     return context_line(replace(cell, gates=tuple(gates.values())), engine, said)
 
 

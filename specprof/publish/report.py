@@ -1,4 +1,4 @@
-"""report.html, report.md, figures and card.json: a study as people read it, in files that need nothing else.
+"""report.html, report.md, figures, card.json and card.md: a study as people read it, in files that need nothing else.
 
 Everything a model wrote is untrusted: HTML is escaped by the template engine, Markdown by `markdown.py`, and control
 characters are replaced before either. The page allows itself no network at all.
@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from specprof.analyse.results import Sample, StudyFigures
 from specprof.errors import InputError
-from specprof.publish import comparisons, sections
+from specprof.publish import comparisons, drafts, sections
 from specprof.publish.card import card
+from specprof.publish.card_text import card_markdown
 from specprof.publish.context import engine_of, gate_code, place
 from specprof.publish.figures import Picture, draw
 from specprof.publish.grid import Grid
+from specprof.publish.language import say, say_clauses, say_parts
 from specprof.publish.markdown import fenced, finalize, table_lines
+from specprof.publish.mixed_text import mixed_tables
 from specprof.publish.numbers import interval, number, one_line, plain, times
 from specprof.publish.settings import settings
 from specprof.publish.summary import Advice, advice, answer, gate_groups
@@ -65,7 +68,7 @@ DEFINITIONS = {
 
 
 def write_report(figures: StudyFigures, folder: Path, samples: Sequence[Sample] = ()) -> Path:
-    """Write report.html, report.md, figures/*.png and card.json into `folder`; returns the page's path.
+    """Write report.html, report.md, figures/*.png, card.json and card.md into `folder`; returns the page's path.
 
     Each file appears whole or not at all, the page last. Nothing is written if the card breaks its schema.
     """
@@ -78,6 +81,7 @@ def write_report(figures: StudyFigures, folder: Path, samples: Sequence[Sample] 
             _put(folder / "figures" / f"{picture.name}.png", picture.png)
         _remove_other_pictures(folder / "figures", pictures)
         _put(folder / "card.json", json.dumps(told, ensure_ascii=False, indent=1, allow_nan=False).encode())
+        _put(folder / "card.md", card_markdown(figures).encode())
         _put(folder / "report.md", text.encode())
         _put(folder / "report.html", page.encode())
     except OSError as problem:
@@ -131,9 +135,11 @@ def _content(
         "headline_tables": sections.headline_tables(grid, engine.words),
         "headlines": told["headlines"],
         "pictures": kinds,
+        "drafts": drafts.profiles(grid, engine),
         "gain_tables": comparisons.gain_tables(grid, engine.words),
         "content_tables": comparisons.content_tables(grid, engine.words),
         "cut_table": comparisons.cut_table(grid, engine.words),
+        "mixed_tables": mixed_tables(grid, engine.words),
         "wall_tables": sections.wall_tables(grid, engine.words),
         "latency_tables": sections.latency_tables(grid, engine.words),
         "prefill_table": sections.prefill_table(grid, engine.words),
@@ -192,6 +198,7 @@ def _environment() -> Environment:
         "capitalized": lambda text: f"{text[:1].upper()}{text[1:]}",
         "place": place,
     }
+    environment.globals |= {"say": say, "say_parts": say_parts, "say_clauses": say_clauses}
     return environment
 
 

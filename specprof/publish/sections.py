@@ -69,7 +69,7 @@ def _headline_row(grid: Grid, tag: str, protocol: Protocol, arm: str, concurrenc
         value(on.tokens_per_engine_step if on else None),
         share(on.prefill_share if on else None),
         share(on.prediction_error if on else None, signed=True),
-        Entry("", gates=_each_once(gate for cell in cells for gate in cell.gates)),
+        Entry("", gates=each_once(gate for cell in cells for gate in cell.gates)),
     )
     return Row(entries, unfit=not all(cell.valid for cell in cells))
 
@@ -371,7 +371,7 @@ def _inflation(cell: CellFigures) -> str:
     return number(total / measured) if known(total) and known(measured) and measured else UNKNOWN
 
 
-def _each_once(gates: Iterable[GateFinding]) -> tuple[GateFinding, ...]:
+def each_once(gates: Iterable[GateFinding]) -> tuple[GateFinding, ...]:
     """Findings of several cells, one per gate, forbidding ones first."""
     found = {gate_code(gate): gate for gate in gates}
     return tuple(sorted(found.values(), key=lambda gate: (gate.severity is not Severity.INVALID, gate.gate)))

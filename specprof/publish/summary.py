@@ -17,10 +17,9 @@ from specprof.analyse.results import (
     StudyFigures,
     VerdictFigures,
 )
+from specprof.publish.decisions import Action, action, candidates
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known, number, one_line, percent, times
-
-SAME = 0.05  # an interval inside ±5% of 1 is "no difference", METHOD 4
 
 
 class Effect(StrEnum):
@@ -28,7 +27,7 @@ class Effect(StrEnum):
 
     GAINS = "gains"
     LOSES = "loses"
-    SAME = "no difference"
+    SAME = "not worth having"
     UNDECIDED = "undecided"
     UNREPEATED = "no interval"
     UNFIT = "unfit"
@@ -47,10 +46,7 @@ ACTIONS = {
 
 
 def effect(gain: GainFigures) -> Effect:
-    """Read the speculation gain's interval, as printed: a gain that rounds to 1.00 is not claimed.
-
-    A gain whose cells fail an invalid gate says nothing at all.
-    """
+    """What the plain rule (`decisions.action`) makes of the speculation gain's interval, in a reader's words."""
     figure = gain.speculation_gain
     if not gain.valid:
         return Effect.UNFIT
@@ -58,11 +54,10 @@ def effect(gain: GainFigures) -> Effect:
         return Effect.UNKNOWN
     if not known(figure.low) or not known(figure.high):
         return Effect.UNREPEATED
-    if figure.low >= 1 - SAME and figure.high <= 1 + SAME:
-        return Effect.SAME
-    if round(figure.low, 2) > 1:
-        return Effect.GAINS
-    return Effect.LOSES if round(figure.high, 2) < 1 else Effect.UNDECIDED
+    chosen = action(gain)
+    if chosen is Action.OFF:
+        return Effect.LOSES if figure.high < 1 else Effect.SAME
+    return Effect.GAINS if chosen is Action.ON else Effect.UNDECIDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +103,7 @@ class Advice:
         """What was found, with its intervals."""
         templates: tuple[tuple[Effect, str], ...] = (
             (Effect.GAINS, "speculation gains {}"),
-            (Effect.SAME, "makes no difference: {}"),
+            (Effect.SAME, "gains too little to be worth having: {}"),
             (Effect.UNDECIDED, "undecided: {}"),
             (Effect.LOSES, "loses: {}"),
             (Effect.UNREPEATED, "measured once, so without an interval: {}"),
@@ -132,12 +127,12 @@ class Advice:
 
 
 def advice(figures: StudyFigures) -> tuple[Advice, ...]:
-    """One answer per protocol, arm and tag, in that order."""
+    """One answer per protocol, arm and tag, in that order; arms that are bounds (`decide.bounds`) are no advice."""
     grid = Grid(figures)
     return tuple(
         Advice(tag, protocol, arm, grid.methods[arm], _steps(grid, tag, protocol, arm))
         for protocol in grid.protocols
-        for arm in grid.on_arms
+        for arm in candidates(grid)
         for tag in grid.tags_of(protocol)
     )
 
@@ -179,8 +174,8 @@ def _by_outcome(items: Sequence[Advice]) -> str:
         ("unknown", "has no figure for {}"),
     )
     said: list[str] = []
-    for action, text in templates:
-        where = [(one_line(item.tag), item.where(action)) for item in items]
+    for name, text in templates:
+        where = [(one_line(item.tag), item.where(name)) for item in items]
         places = [f"{tag} at {_streams(streams)}" for tag, streams in where if streams]
         if places:
             said.append(f"{'it' if said else 'speculation'} {text.format(listed(places))}")

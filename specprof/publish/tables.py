@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from specprof.analyse.results import CellFigures, Figure, GainFigures, Severity, StudyFigures
 from specprof.publish.context import engine_of, gate_codes
 from specprof.publish.grid import Grid, Protocol
+from specprof.publish.mixed_text import mixed_sentences
 from specprof.publish.numbers import count, interval, known, number, one_line, percent
+from specprof.publish.paragraphs import paragraph
 from specprof.publish.summary import Advice, GateGroup, advice, gate_groups, verdict_sentence
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDE = 100  # from here on intervals stand beside their values, below under them
-READ_AT_MOST = 96  # columns of running text
 
 _GAIN_HEADINGS = ("N", "off\ntok/s", "on\ntok/s", "spec.\ngain", "batch.\noff/on", "inter-\naction")
 _STEP_HEADINGS = ("AL", "tok/\nstep", "pre-\nfill", "pred.\nerror")
@@ -33,23 +34,24 @@ def print_report(figures: StudyFigures, console: Console) -> None:
     for protocol in grid.protocols:
         for arm in grid.on_arms or (grid.off_arm,):
             _print_tables(grid, protocol, arm, console)
+    _print_mixes(figures, console)
     _print_surprise(figures, console)
     _print_gates(gate_groups(figures), console)
     for verdict in figures.verdicts:
-        _print_line(verdict_sentence(verdict), console)
+        paragraph(verdict_sentence(verdict), console)
     for note in figures.notes:
-        _print_line(f"Note: {one_line(note)}", console)
+        paragraph(f"Note: {one_line(note)}", console)
 
 
 def _print_heading(figures: StudyFigures, console: Console) -> None:
     engine = engine_of(figures.environment)
     words = " · ".join(part for part in (engine.words, engine.model) if part)
-    _print_line(f"Study {one_line(figures.study)} · {words}", console, style="bold")
+    paragraph(f"Study {one_line(figures.study)} · {words}", console, style="bold")
 
 
 def _print_advice(item: Advice, console: Console, *, named: bool) -> None:
-    _print_line(f"{item.sentence}{f' ({one_line(item.method)})' if named else ''}", console)
-    _print_line(f"→ {item.action}", console, style="cyan", indent=2)
+    paragraph(f"{item.sentence}{f' ({one_line(item.method)})' if named else ''}", console)
+    paragraph(f"→ {item.action}", console, style="cyan", indent=2)
 
 
 def _print_tables(grid: Grid, protocol: Protocol, arm: str | None, console: Console) -> None:
@@ -59,12 +61,22 @@ def _print_tables(grid: Grid, protocol: Protocol, arm: str | None, console: Cons
     console.print()
     method = grid.methods[arm]
     heading = protocol.words if arm == grid.off_arm else f"{protocol.words} · off against {one_line(method)}"
-    _print_line(heading, console, style="bold")
+    paragraph(heading, console, style="bold")
     for tag in grid.tags:
         streams = grid.concurrencies(tag, protocol.name)
         if streams:
-            _print_line(f"{one_line(tag)}{_prompt_words(grid, tag, protocol)}", console, style="bold cyan")
+            paragraph(f"{one_line(tag)}{_prompt_words(grid, tag, protocol)}", console, style="bold cyan")
             console.print(_table(grid, tag, protocol, arm, wide=console.width >= WIDE))
+
+
+def _print_mixes(figures: StudyFigures, console: Console) -> None:
+    """What a shared batch does to each content under speculation."""
+    told = tuple(mixed_sentences(figures))
+    if told:
+        console.print()
+        paragraph("Mixed traffic: each content against itself alone", console, style="bold")
+    for sentence in told:
+        paragraph(sentence, console)
 
 
 def _print_surprise(figures: StudyFigures, console: Console) -> None:
@@ -75,7 +87,7 @@ def _print_surprise(figures: StudyFigures, console: Console) -> None:
     if not figures.surprise:
         return
     console.print()
-    _print_line("Sampled texts under the target, speculation off (surprise in nats)", console, style="bold")
+    paragraph("Sampled texts under the target, speculation off (surprise in nats)", console, style="bold")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for heading in ("sampled", "arm"):
         table.add_column(heading)
@@ -175,22 +187,13 @@ def _print_gates(groups: Iterable[GateGroup], console: Console) -> None:
     groups = tuple(groups)
     console.print()
     if not groups:
-        _print_line("Gates: none failed.", console, style="green")
+        paragraph("Gates: none failed.", console, style="green")
         return
-    _print_line("Gates (! forbids a headline; the table's codes)", console, style="bold")
+    paragraph("Gates (! forbids a headline; the table's codes)", console, style="bold")
     for group in groups:
         forbids = group.severity is Severity.INVALID
         code = f"{group.gate}{'!' if forbids else ''}"
-        _print_line(f"{code} {one_line(group.name)} · {group.where}", console, style="red" if forbids else "yellow")
+        paragraph(f"{code} {one_line(group.name)} · {group.where}", console, style="red" if forbids else "yellow")
         more = f" (and {len(group.cells) - 1} more in the report)" if len(group.cells) > 1 else ""
-        _print_line(f"{one_line(group.cells[0][1])}{more}", console, indent=3)
-        _print_line(f"→ {one_line(group.remedy)}", console, indent=3)
-
-
-def _print_line(text: str, console: Console, *, style: str = "", indent: int = 0) -> None:
-    """Running text, wrapped, never read as markup."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    width = min(console.width, READ_AT_MOST)
-    console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False), width=width, highlight=False)
+        paragraph(f"{one_line(group.cells[0][1])}{more}", console, indent=3)
+        paragraph(f"→ {one_line(group.remedy)}", console, indent=3)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from specprof.errors import InputError
 from specprof.publish.audit_text import audit_command, claim_from_options
+from specprof.publish.paragraphs import READ_AT_MOST
 
 PEERS = Path(__file__).parents[1] / "data" / "peers"
 SHOWN: dict[str, Any] = {
@@ -45,9 +46,9 @@ def test_the_shown_example_reads_as_the_issue_asks() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 40, 200])
-def test_no_line_is_wider_than_80_columns_nor_ends_in_blanks(width: int) -> None:
+def test_no_line_is_too_wide_to_read_or_ends_in_blanks(width: int) -> None:
     lines = printed(*sorted(PEERS.glob("*.json")), PEERS / "claim.yaml", width=width).splitlines()
-    assert max(map(len, lines)) <= min(width, 80)
+    assert max(map(len, lines)) <= min(width, READ_AT_MOST)
     assert not any(line != line.rstrip() for line in lines)
 
 

@@ -26,7 +26,14 @@ def no_chinese_font(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_each_kind_is_drawn_and_the_first_protocol_comes_first(small: StudyFigures) -> None:
     natural = tuple(replace(cell, protocol="natural", stop="natural", length=256) for cell in small.cells)
     pictures = draw(replace(small, cells=natural + small.cells, gains=small.gains))
-    assert [picture.name for picture in pictures if picture.first] == ["acceptance", "throughput", "gains", "wall"]
+    assert [picture.name for picture in pictures if picture.first] == [
+        "decisions",
+        "speculation-gain",
+        "acceptance",
+        "throughput",
+        "gains",
+        "wall",
+    ]
     assert all("forced 128" in picture.context for picture in pictures if picture.first)
     others = [picture.name for picture in pictures if not picture.first]
     assert others == ["acceptance-natural", "throughput-natural", "wall-natural"]

@@ -52,9 +52,9 @@ def outline(html: str) -> list[tuple[str, dict[str, str | None]]]:
 
 def test_all_files_are_there_and_no_temporary_one(folder: Path) -> None:
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    kinds = {"acceptance", "throughput", "gains", "wall"}
+    kinds = {"decisions", "speculation-gain", "acceptance", "throughput", "gains", "wall"}
     pictures = {f"figures/{kind}{more}.png" for kind in kinds for more in ("", "-natural")}
-    assert names == {"report.html", "report.md", "card.json", *pictures}
+    assert names == {"report.html", "report.md", "card.json", "card.md", *pictures}
 
 
 def test_pictures_are_small_and_twice_the_size_they_are_shown_at(folder: Path) -> None:
@@ -132,7 +132,7 @@ def test_markdown_renders_hostile_text_as_text(markdown: str) -> None:
     assert "<script" not in rendered
     assert "<img src=x" not in rendered
     assert 'href="javascript' not in rendered
-    assert rendered.count("<img ") == 8
+    assert rendered.count("<img ") == 12
     assert rendered.count("<table>") >= 10
 
 
@@ -187,7 +187,10 @@ def test_studies_that_lack_something_still_report(small: StudyFigures, tmp_path:
         (1.2, 1.4, Effect.GAINS),
         (1.001, 1.4, Effect.UNDECIDED),
         (0.9, 1.1, Effect.UNDECIDED),
-        (0.97, 1.03, Effect.SAME),
+        (1.04, 1.4, Effect.GAINS),
+        (1.03, 1.4, Effect.UNDECIDED),  # the gain worth having is inside
+        (0.97, 1.02, Effect.SAME),
+        (0.97, 1.03, Effect.UNDECIDED),
         (0.7, 0.9, Effect.LOSES),
         (None, None, Effect.UNREPEATED),
     ],

@@ -13,7 +13,7 @@ from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from specprof.analyse.results import CellFigures, Figure, GateFinding
+from specprof.analyse.results import CellFigures, Figure, GainFigures, GateFinding
 from specprof.publish.context import gate_codes
 from specprof.publish.numbers import known, one_line
 
@@ -29,11 +29,13 @@ BLUE, ORANGE, GREEN, RED, SKY, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E0
 ARM_COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
 DEPTHS = ("#9ecae1", "#5aa5d0", "#2171b5", "#08306b")  # one hue from pale to dark, for what has an order
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+ARM_MARKERS = ("o", "^", "D", "v", "P", "X")  # the square is the off arm's
 NAN = float("nan")
 
 WIDTH_IN = 10.0
 DPI = 200  # twice the 100 pixels per inch the page shows
 MAX_COLUMNS = 3
+LEGEND_LINE_IN, LEGEND_CHARACTER_IN, LEGEND_HANDLE_IN = 0.2, 0.068, 0.54  # at 9 points
 PNG_COLOURS = 128  # flat drawings need no more, and the file is a third of the size
 
 _CHINESE_FONTS = (
@@ -135,15 +137,23 @@ def _style() -> dict[Any, Any]:
 class Sheet:
     """A picture: one column of panels per content, wrapped after three, each column `rows` panels high."""
 
-    def __init__(self, count: int, rows: int = 1, *, panel_height: float = 2.9, sharey: bool | str = "row") -> None:
-        """Lay out `count` panels of `rows` each; `sharey` as matplotlib has it."""
+    def __init__(
+        self,
+        count: int,
+        rows: int = 1,
+        *,
+        panel_height: float = 2.9,
+        sharey: bool | str = "row",
+        width: float | None = None,
+    ) -> None:
+        """Lay out `count` panels of `rows` each; `sharey` as matplotlib has it, `width` in inches if given."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Canvas
 
         self.rows = rows
         self.columns = min(count, MAX_COLUMNS)
         blocks = -(-count // MAX_COLUMNS)
-        width = WIDTH_IN if self.columns > 2 else 4.2 * self.columns
+        width = width or (WIDTH_IN if self.columns > 2 else 4.2 * self.columns)
         self.canvas: Canvas = Canvas(
             figsize=(width, panel_height * rows * blocks + 0.45), layout="constrained", dpi=DPI
         )
@@ -163,11 +173,14 @@ class Sheet:
         return index % MAX_COLUMNS == 0
 
     def legend(self, handles: Sequence[Any]) -> None:
-        """One legend for all panels, in a line above them."""
+        """One legend for all panels, in as few lines above them as its words allow."""
+        columns = _legend_columns([str(handle.get_label()) for handle in handles], self.canvas.get_figwidth())
+        lines = -(-len(handles) // columns)
+        self.canvas.set_figheight(self.canvas.get_figheight() + (lines - 1) * LEGEND_LINE_IN)
         self.canvas.legend(
             handles=list(handles),
             loc="outside upper left",
-            ncols=len(handles),
+            ncols=columns,
             handlelength=2.0,
             columnspacing=1.5,
             fontsize=9,
@@ -176,6 +189,12 @@ class Sheet:
     def png(self) -> bytes:
         """The picture as a small PNG at twice the size it is shown at."""
         return _small_png(self.agg)
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    """How many entries fit beside each other in `width` inches, all columns as wide as the longest where they wrap."""
+    widths = [LEGEND_CHARACTER_IN * len(text) + LEGEND_HANDLE_IN for text in labels]
+    return len(labels) if sum(widths) <= width else max(1, int(width / max(widths)))
 
 
 def _small_png(canvas: Any) -> bytes:
@@ -205,7 +224,11 @@ def bars(figures: Sequence[Figure | None]) -> list[list[float]]:
 
 
 def line_with_bars(
-    axes: Axes, xs: Sequence[float], figures: Sequence[Figure | None], cells: Sequence[CellFigures | None], **style: Any
+    axes: Axes,
+    xs: Sequence[float],
+    figures: Sequence[Figure | None],
+    cells: Sequence[CellFigures | GainFigures | None],
+    **style: Any,
 ) -> None:
     """A line with intervals; points of cells that fail an invalid gate are hollow."""
     colour, marker = style["color"], style.pop("marker")
@@ -235,6 +258,12 @@ def mark_unfit(axes: Axes, x: float, y: float, gates: Sequence[GateFinding], *, 
         fontweight="bold",
         annotation_clip=False,
     )
+
+
+def arm_look(place: int) -> dict[str, Any]:
+    """Colour and mark of the speculating arm in this place, the same in every picture."""
+    lap, colour = divmod(place, len(ARM_COLOURS))
+    return {"color": ARM_COLOURS[colour], "marker": ARM_MARKERS[(colour + lap) % len(ARM_MARKERS)]}
 
 
 def upper(figure: Figure | None) -> float:

@@ -9,9 +9,9 @@ from specprof.analyse.results import CellFigures
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known
 from specprof.publish.pictures.style import (
-    ARM_COLOURS,
     SOFT,
     Sheet,
+    arm_look,
     doubling_ticks,
     hollow_handle,
     label,
@@ -73,8 +73,7 @@ def _draw_arm(axes: Axes, cells: Sequence[CellFigures], style: dict[str, Any]) -
 def _style(grid: Grid, arm: str) -> dict[str, Any]:
     if arm not in grid.on_arms:
         return {"color": SOFT, "marker": "s", "linestyle": "--"}
-    place = grid.on_arms.index(arm)
-    return {"color": ARM_COLOURS[place % len(ARM_COLOURS)], "marker": ("o", "^", "D", "v")[place % 4]}
+    return arm_look(grid.on_arms.index(arm))
 
 
 def _handles(grid: Grid) -> list[Line2D]:

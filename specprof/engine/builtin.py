@@ -4,7 +4,8 @@
 `builtin:smollm2-135m`           SmolLM2 135M Instruct (English and code), Apache-2.0
 `random:NAME`                    the same shape and tokenizer as NAME, random weights: a draft that must never be right
 
-Anything else is a folder or a hub name and passes through.
+A name that begins with ".", "/" or "~" is a folder, seen from the working folder; it must be there before an engine is
+started. Anything else is a hub name and passes through.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from typing import IO
 
 from specprof.engine.log import last_exception
 from specprof.errors import EngineStartError, InputError
+from specprof.study.config import Study
 
 BUILTIN = "builtin:"
 RANDOM = "random:"
+FOLDER = (".", "/", "~")  # how the name of a folder begins, which a hub name never does
 SOURCE_FILE = "specprof-source.json"  # written last into a converted folder: what it was made of
 RECIPE = 1  # raise it when a conversion gives other files than before
 CPU_EXTRA = "pip install 'specprof[cpu]'"
@@ -99,11 +102,14 @@ def resolve_model(
     """The folder to serve for `name`, made now if it is a builtin not yet converted; other names pass through.
 
     `on_progress` hears what is being done; `show_notice` prints a licence notice (default: on stderr), once per cache.
-    Raises InputError for an unknown builtin or a missing package, EngineStartError if the conversion fails.
+    Raises InputError for an unknown builtin, a missing package or an absent folder, EngineStartError if the conversion
+    fails.
     """
     if name.startswith(RANDOM):
         original = resolve_model(name.removeprefix(RANDOM), on_progress=on_progress, show_notice=show_notice)
         return random_weights_of(Path(original), seed=0, on_progress=on_progress)
+    if name.startswith(FOLDER):
+        return model_folder(name)
     if not name.startswith(BUILTIN):
         return name
     model = builtin_model(name)
@@ -129,6 +135,29 @@ def random_weights_of(path: Path, seed: int, *, on_progress: Callable[[str], Non
         _run_conversion(f"{RANDOM}{path.name}", ["random", str(path), str(target), "--seed", str(seed)])
 
     return _cached(f"random-{path.name}", recipe, make, on_progress)
+
+
+def model_folder(name: str) -> Path:
+    """The folder a model's name stands for. InputError where it holds no model.
+
+    A relative one stays relative, so that no record holds this machine's paths: the engine runs in the same folder.
+    """
+    folder = Path(name).expanduser()
+    if not (folder / "config.json").is_file():
+        where = "" if folder.is_absolute() else f", seen from {Path.cwd()}"
+        raise InputError(
+            f"model {name}: is not a model folder (no config.json){where}. Put the model there first "
+            "(examples/train_draft.py trains a draft), or name another folder."
+        )
+    return folder
+
+
+def require_folders(study: Study) -> None:
+    """Refuse a study whose model folders are not all there, before its first engine is started."""
+    drafts = (arm.speculative_config.get("model") for arm in study.arms.values() if arm.speculative_config)
+    for name in (getattr(study.engine, "model", None), *drafts):
+        if isinstance(name, str) and name.removeprefix(RANDOM).startswith(FOLDER):
+            model_folder(name.removeprefix(RANDOM))
 
 
 def builtin_model(name: str) -> BuiltinModel:

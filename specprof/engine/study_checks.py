@@ -17,6 +17,8 @@ from specprof.engine.known_bad import Effect, Setup
 from specprof.errors import InputError
 from specprof.study.config import Study, VllmEngine
 
+SUFFIX_MODULE = "arctic_inference"  # vLLM imports it for suffix decoding and does not bring it
+SUFFIX_INSTALL = "pip install arctic-inference==0.1.1 (it compiles: a C++ compiler is needed)"
 _REFUSED_WITH_SPECULATION = ("min_p", "logit_bias")
 _ENGINE_OVERHEAD_BYTES = 3 << 30  # two or three Python processes with torch in them
 
@@ -88,8 +90,9 @@ def _model(label: str, name: str) -> Check:
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file():
         return ok(label, f"{name} is a local folder of {_folder_bytes(folder) / 2**30:.1f} GiB")
-    if folder.exists() or name.startswith((".", "/", "~")):
-        return fail(label, f"{name} is not a model folder (no config.json)", "Give the folder of a Hugging Face model.")
+    if folder.exists() or name.startswith(builtin.FOLDER):
+        remedy = "Put the model there first (examples/train_draft.py trains a draft), or name another folder."
+        return fail(label, f"{name} is not a model folder (no config.json)", remedy)
     if builtin.model_hash(name) != f"hub:{name}":
         return ok(label, f"{name} is in the local hub cache")
     return warn(
@@ -180,6 +183,9 @@ def _arm(
     method = _method(settings)
     if known and method not in known:
         yield fail(label, f"method '{method}' is unknown to this vLLM", f"It knows: {', '.join(sorted(known))}.")
+        return
+    if method == "suffix" and importlib.util.find_spec(SUFFIX_MODULE) is None:
+        yield fail(label, f"suffix needs the module {SUFFIX_MODULE}, which is not installed", SUFFIX_INSTALL)
         return
     if isinstance(draft := settings.get("model"), str) and method != "ngram":
         yield _model(f"{label}: draft", draft)

@@ -6,12 +6,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specprof.engine import builtin
 from specprof.engine.builtin import BuiltinModel, model_hash, resolve_model
 from specprof.errors import EngineStartError, InputError
+from specprof.study.config import Study
 
 CONTENT = b"first half, second half"
 FAKE = BuiltinModel(
@@ -22,6 +24,17 @@ FAKE = BuiltinModel(
     install="pip install fake-weights",
     notice="terms at {terms}",
 )
+
+
+def study_of(model: str, arms: dict[str, Any]) -> Study:
+    return Study.model_validate({
+        "study": "some",
+        "engine": {"kind": "vllm", "model": model},
+        "arms": arms,
+        "workloads": [{"tag": "code", "suite": "code.jsonl"}],
+        "protocols": {"forced": {"stop": "forced", "output_tokens": 8}},
+        "concurrency": [1],
+    })  # fmt: skip
 
 
 @pytest.fixture
@@ -46,9 +59,29 @@ def conversions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequenc
     return ran
 
 
-def test_other_names_pass_through() -> None:
+def test_hub_names_pass_through() -> None:
     assert resolve_model("org/model") == "org/model"
-    assert resolve_model("/some/folder") == "/some/folder"
+
+
+def test_a_folder_is_seen_from_the_working_folder_and_keeps_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "draft").mkdir(parents=True)
+    (tmp_path / "runs" / "draft" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model("./runs/draft") == Path("runs/draft")  # no record may hold this machine's paths
+    assert resolve_model(str(tmp_path / "runs" / "draft")) == tmp_path / "runs" / "draft"
+
+
+def test_an_absent_folder_is_refused_before_any_engine_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("./runs/draft", "random:./runs/draft"):
+        arms = {"off": {}, "on": {"speculative_config": {"model": name, "num_speculative_tokens": 2}}}
+        with pytest.raises(InputError, match=r"\./runs/draft: is not a model folder.*train_draft"):
+            builtin.require_folders(study_of("org/model", arms))
+    with pytest.raises(InputError, match="/no/such/model"):
+        builtin.require_folders(study_of("/no/such/model", {"off": {}}))
+    builtin.require_folders(study_of("org/model", {"off": {}, "on": {"speculative_config": {"method": "ngram"}}}))
 
 
 def test_a_builtin_is_converted_once_and_its_notice_shown_once(conversions: list[Sequence[str]]) -> None:

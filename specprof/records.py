@@ -245,8 +245,19 @@ def lanes(cell: Cell) -> tuple[tuple[str, ...], ...]:
     return tuple(map(tuple, found.values()))
 
 
+SUFFIX_DEPTH = 24  # vLLM's own `suffix_decoding_max_tree_depth`, which is suffix decoding's K where none is given
+
+
+def draft_length(speculative_config: Mapping[str, Any] | None) -> int:
+    """K: the most tokens a step may draft; 0 without speculation and where the flags leave it to the draft model."""
+    flags = speculative_config or {}
+    if flags.get("num_speculative_tokens") is None and flags.get("method") == "suffix":
+        return int(flags.get("suffix_decoding_max_tree_depth", SUFFIX_DEPTH))
+    return int(flags.get("num_speculative_tokens") or 0)
+
+
 def arm_in_words(speculative_config: Mapping[str, Any] | None) -> str:
     """`off`, or the method and its draft length: `ngram K=4`."""
     if not speculative_config:
         return "off"
-    return f"{speculative_config.get('method', 'draft')} K={speculative_config.get('num_speculative_tokens', '?')}"
+    return f"{speculative_config.get('method', 'draft')} K={draft_length(speculative_config) or '?'}"

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "decide": VOCABULARY | {"study", "analyse", "decide"},
     "publish": VOCABULARY | {"study", "analyse", "decide", "publish"},
 }
-BOTTOM = {"cli", "terminal", "__main__"}
+BOTTOM = {"cli", "terminal"}
 
 
 def modules() -> dict[str, Path]:

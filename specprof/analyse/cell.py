@@ -18,7 +18,7 @@ from specprof.analyse.results import (
     Percentiles,
 )
 from specprof.analyse.stats import Array
-from specprof.records import arm_in_words
+from specprof.records import arm_in_words, draft_length
 
 
 def cell_figures(
@@ -140,7 +140,7 @@ def _request_mean(series: Series) -> Figure:
 
 def _survival(series: Series) -> tuple[Figure, ...]:
     """S_j; empty where the server does not tell its verification steps one by one."""
-    positions = int((series.cell.speculative_config or {}).get("num_speculative_tokens", 0))
+    positions = draft_length(series.cell.speculative_config)
     if sum(len(steps) for frame in series.frames for steps in frame.lists("accepted_per_step")) == 0:
         return ()
     accepted: dict[str, Array] = defaultdict(lambda: np.zeros(positions))

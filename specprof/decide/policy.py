@@ -19,7 +19,7 @@ from specprof.decide.bounds import bound_of
 from specprof.decide.looks import look_confidence
 from specprof.decide.verdict import needs
 from specprof.errors import InputError
-from specprof.records import Stop
+from specprof.records import Stop, draft_length
 from specprof.study.config import Study
 
 MARGIN = 0.03
@@ -240,7 +240,7 @@ class _Row:
             yield Candidate(
                 arm=arm,
                 method=cell.method,
-                num_speculative_tokens=_draft_length(series),
+                num_speculative_tokens=draft_length(series.cell.speculative_config),
                 throughput_tok_s=cell.throughput_tok_s,
                 gain=contrast([(series, 1), (without, -1)], each),
                 num_blocks=len(_blocks(series) & _blocks(without)),
@@ -260,10 +260,6 @@ class _Row:
 
 def _blocks(series: Series) -> set[int]:
     return set(series.log_throughputs())
-
-
-def _draft_length(series: Series) -> int:
-    return int((series.cell.speculative_config or {}).get("num_speculative_tokens") or 0)
 
 
 def _gates(*cells: CellFigures) -> tuple[GateFinding, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 from specprof.decide.deployment import Deployment, deployment
 from specprof.decide.policy import Decision
 from specprof.decide.ranges import LoadRange, Policy, TagPolicy, streams
-from specprof.records import EngineFacts
+from specprof.records import EngineFacts, draft_length
 from specprof.study.config import Study
 
 ON, OFF = "spec-on", "spec-off"
@@ -208,7 +208,7 @@ def _steps(group: _Group, arms: Mapping[str, Flags]) -> tuple[tuple[int, int, in
 
 
 def _draft_length(arms: Mapping[str, Flags], arm: str | None) -> int:
-    return int(arms[arm].get("num_speculative_tokens") or 0) if arm is not None else 0
+    return draft_length(arms[arm]) if arm is not None else 0
 
 
 def _config(group: _Group, arms: Mapping[str, Flags], deployed: Deployment) -> Flags | None:

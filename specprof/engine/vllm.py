@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ def start(
             names = endpoint.models(base_url)
             info = endpoint.server_info(base_url)
             facts = _facts(spec, installed, command, model, log, start_s, info or {})
+            facts = replace(facts, extra={**facts.extra, **_draft_facts(speculative_config, speculation)})
             yield VllmServer(base_url, names[0] if names else spec.model, facts, process, log, what)
 
 
@@ -116,6 +118,13 @@ def _with_resolved_draft(
         return speculative_config
     draft = resolve_model(speculative_config["model"], on_progress=on_progress)
     return {**speculative_config, "model": str(draft)}
+
+
+def _draft_facts(given: Mapping[str, Any] | None, resolved: Mapping[str, Any] | None) -> dict[str, str]:
+    """Which draft model ran: as the study names it, and its hash. Empty without one."""
+    if not given or not resolved or not isinstance(given.get("model"), str):
+        return {}
+    return {"draft_model": given["model"], "draft_hash": model_hash(str(resolved["model"]))}
 
 
 def _free_port() -> int:

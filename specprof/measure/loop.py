@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from specprof.engine import endpoint
 from specprof.engine.protocol import Engine
 from specprof.engine.start import start
-from specprof.errors import EngineDied, EngineError
+from specprof.errors import EngineDied, EngineError, InputError
 from specprof.measure import wire
 from specprof.measure.clock import on_engine_clock, time_scale
 from specprof.measure.load import ClientWatch, Order, closed_loop, connected, mixed_loop
 from specprof.measure.wire import RawStream
-from specprof.records import Cell, CellRecord, Counters, Launch, Phase, Prompt, lanes
+from specprof.records import Cell, CellRecord, Counters, EngineFacts, Launch, Phase, Prompt, lanes
 from specprof.store import Store, now
 from specprof.study.config import Study
 from specprof.study.plan import Plan
@@ -59,11 +59,33 @@ def run_study(study: Study, plan: Plan, store: Store, observer: Observer) -> Non
         observer.launch(launch)
         number, folder = store.new_launch()
         with start(study.engine, launch, folder, observer.engine_says) as engine:
+            require_same_models(engine.facts(), store.facts())
             store.write_facts(number, engine.facts())
             for cell in launch.cells:
                 observer.cell(cell)
                 store.seal(measure(cell, plan.prompts, engine, number, observer.request_done))
                 observer.sealed(cell)
+
+
+def require_same_models(now_running: EngineFacts, earlier: Mapping[int, EngineFacts]) -> None:
+    """A model that was exchanged under its name is another model: its cells must not stand beside the old one's.
+
+    Raises InputError, before anything is measured, naming the launch that ran the other.
+    """
+    for number, facts in earlier.items():
+        if facts.model == now_running.model and facts.model_hash != now_running.model_hash:
+            raise InputError(_exchanged("model", now_running.model, number))
+        draft = now_running.extra.get("draft_model")
+        same_name = draft is not None and facts.extra.get("draft_model") == draft
+        if same_name and facts.extra.get("draft_hash") != now_running.extra.get("draft_hash"):
+            raise InputError(_exchanged("draft", str(draft), number))
+
+
+def _exchanged(what: str, name: str, launch: int) -> str:
+    return (
+        f"{what} {name}: its files are not those that launch {launch} of this study measured. Put them back, or give "
+        "the study another name so that both keep their own results."
+    )
 
 
 def pending(plan: Plan, store: Store) -> Iterator[Launch]:

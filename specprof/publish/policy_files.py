@@ -10,12 +10,14 @@ from typing import Any
 
 import yaml
 
+from specprof.analyse.modelled import ModelFigures
 from specprof.analyse.results import Figure, as_json
 from specprof.decide.policy import Candidate, Choice
 from specprof.decide.ranges import LoadRange, Policy
 from specprof.decide.routing import Pool, Routing
 from specprof.errors import InputError
 from specprof.publish.context import engine_of, gate_code
+from specprof.publish.model_text import model_document
 from specprof.publish.settings import without_secrets
 
 SCHEMA_VERSION = 1
@@ -33,7 +35,9 @@ _PROXY_HEAD = """\
 """
 
 
-def policy_document(policy: Policy, routing: Routing, environment: Mapping[str, Any]) -> dict[str, Any]:
+def policy_document(
+    policy: Policy, routing: Routing, environment: Mapping[str, Any], model: ModelFigures | None = None
+) -> dict[str, Any]:
     """The policy as plain data: what policy.yaml holds and `specprof policy --format json` prints."""
     engine = engine_of(environment)
     return {
@@ -45,6 +49,7 @@ def policy_document(policy: Policy, routing: Routing, environment: Mapping[str, 
         "margin": policy.margin,
         "tags": {tag.tag: [_range(part) for part in tag.ranges] for tag in policy.tags},
         "caveats": list(policy.caveats),
+        "model": model_document(model) if model is not None else None,
         "pools": [_pool(pool) for pool in routing.pools],
         "routes": routing.table,
         "notes": list(routing.notes),

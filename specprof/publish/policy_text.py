@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from specprof.decide.routing import Pool, Routing, route
 from specprof.errors import InputError
 from specprof.publish.context import Engine, engine_of, gate_codes
 from specprof.publish.grid import Protocol
+from specprof.publish.model_text import model_lines
 from specprof.publish.numbers import known, one_line, percent
 from specprof.publish.paragraphs import bullets, paragraph
 from specprof.publish.policy_files import command, policy_document, policy_json, write_policy
@@ -45,22 +46,28 @@ def policy_command(
     models = model_study(told.figures, facts.pipeline_parallel_size if facts is not None else 1)
     policy = make_policy(told.study, told.figures, told.evidence, protocol=protocol, margin=margin, models=models)
     routing = route(policy, told.study, facts)
-    document = policy_document(policy, routing, told.figures.environment)
+    model = next((found for found in models if found.protocol == policy.protocol), None)
+    document = policy_document(policy, routing, told.figures.environment, model)
     written = write_policy(document, routing, out or root)
     if output == "json":
         console.file.write(policy_json(document) + "\n")
         return
-    print_policy(policy, routing, engine_of(told.figures.environment), console)
+    methods = {cell.arm: cell.method for cell in told.figures.cells}
+    says = model_lines(model, methods) if model is not None else ()
+    print_policy(policy, routing, engine_of(told.figures.environment), console, says)
     console.print(f"\nPolicy: {written[0]}\nProxy:  {written[1]}", highlight=False, soft_wrap=True, markup=False)
 
 
-def print_policy(policy: Policy, routing: Routing, engine: Engine, console: Console) -> None:
-    """Decisions, open questions, caveats, and the servers that carry the decisions out."""
+def print_policy(
+    policy: Policy, routing: Routing, engine: Engine, console: Console, model_says: Iterable[str] = ()
+) -> None:
+    """Decisions, open questions, the model between them, caveats, and the servers that carry the decisions out."""
     rule = Protocol(policy.protocol, policy.stop, policy.length).words
     words = (f"Policy of {policy.study}", engine.words, engine.model, rule, f"margin {policy.margin:.1%}")
     paragraph(" · ".join(filter(None, words)), console, style="bold")
     console.print(_table(policy))
     bullets("What is undecided, and what would settle it", _open_questions(policy), console)
+    bullets("What the step-time model says", model_says, console)
     bullets("Read before you use it", (*policy.caveats, *_notes(policy), *routing.notes), console)
     for pool in routing.pools:
         _print_pool(pool, console)

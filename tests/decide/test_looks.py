@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats as distributions
 
-from specprof import cli
 from specprof.analyse.results import Figure, GainFigures, Outcome, StudyFigures, VerdictFigures
+from specprof.cli import measuring
 from specprof.decide.conclude import conclude
 from specprof.decide.looks import BOUNDARY_Z, enough, look_confidence
 from specprof.store import Store
@@ -130,7 +130,7 @@ def test_an_easy_study_stops_at_its_first_look_and_a_harder_target_goes_on_from_
 
     def run(target_half_width: float) -> str:
         path.write_text(STUDY + f"target_half_width: {target_half_width}\n")
-        cli.run(path, tmp_path, report_after=False)
+        measuring.run(path, tmp_path, report_after=False)
         return capsys.readouterr().out.replace("\n", "")
 
     assert "decided after 4 blocks." in run(2.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specprof import cli
+from specprof.cli import measuring, reading
 from specprof.measure import ceiling, environment, load
 from specprof.measure.ceiling import OFFERED_PER_S, client_ceiling, flood_server
 from specprof.measure.load import Order, closed_loop, connected
@@ -139,9 +139,9 @@ def test_a_run_measures_its_client_once_before_any_engine_and_a_plan_or_report_n
         return {"client_ceiling_chunks_per_s": 40_000}
 
     monkeypatch.setattr(environment, "client", measured)
-    cli.plan(config)
+    measuring.plan(config)
     assert launches_before == []
-    cli.run(config, tmp_path, report_after=False)
+    measuring.run(config, tmp_path, report_after=False)
     assert launches_before == [False]
     store = Store.existing(results)
     assert store.environment()["client_ceiling_chunks_per_s"] == 40_000
@@ -149,6 +149,6 @@ def test_a_run_measures_its_client_once_before_any_engine_and_a_plan_or_report_n
 
     for cell in (results / "cells").iterdir():
         (cell / "sealed.json").unlink()  # so that there is something to go on with
-    cli.run(config, tmp_path, report_after=False)
-    cli.report(results, output="json")
+    measuring.run(config, tmp_path, report_after=False)
+    reading.report(results, output="json")
     assert launches_before == [False]

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from specprof.columns import requests_of
-from specprof.errors import EngineDied, EngineError, EngineStartError
+from specprof.errors import EngineDied, EngineError, EngineStartError, InputError
 from specprof.measure import loop
 from specprof.records import EngineFacts, Phase, Role
 from specprof.store import Store
@@ -276,3 +276,28 @@ def test_an_engine_that_does_not_start_is_told_and_nothing_is_lost(study, store,
     with pytest.raises(EngineStartError, match="no such model"):
         loop.run_study(study, make_plan(study), store, Journal())
     assert list(store.cells()) == []
+
+
+def facts(model_hash="m1", **extra):
+    return EngineFacts("vllm", "vllm", "0.32.0", "builtin:smollm2-135m", model_hash, extra=extra)
+
+
+@pytest.mark.parametrize(
+    ("now_running", "what"),
+    [
+        (facts("m2"), "model builtin:smollm2-135m"),
+        (facts(draft_model="./draft", draft_hash="d2"), "draft ./draft"),
+    ],
+)
+def test_a_model_exchanged_under_its_name_is_refused_before_anything_is_measured(now_running, what):
+    earlier = {0: facts(), 3: facts(draft_model="./draft", draft_hash="d1")}
+    with pytest.raises(InputError, match=rf"{what}: its files are not those that launch [03]"):
+        loop.require_same_models(now_running, earlier)
+
+
+@pytest.mark.parametrize(
+    "now_running",
+    [facts(), facts(draft_model="./draft", draft_hash="d1"), facts(draft_model="./other", draft_hash="d2")],
+)
+def test_the_same_models_and_another_draft_are_fine(now_running):
+    loop.require_same_models(now_running, {0: facts(), 3: facts(draft_model="./draft", draft_hash="d1")})

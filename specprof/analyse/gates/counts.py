@@ -13,7 +13,7 @@ from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import caution, invalid
 from specprof.analyse.results import GateFinding
 from specprof.analyse.thresholds import MAX_AL_GAP, MAX_COUNTER_GAP, MAX_TPOT_GAP, SUSPICIOUS_SURVIVAL
-from specprof.records import Role
+from specprof.records import Role, draft_length
 
 NATURAL_SURVIVAL = 0.95  # the most that a first draft position can be expected to survive on natural text
 SURE = 0.99
@@ -64,7 +64,7 @@ def _counters_consistent(frame: CellFrame) -> Iterator[GateFinding]:
     wrong = []
     if (requests["num_accepted"] > requests["num_drafted"]).any():
         wrong.append("more tokens accepted than drafted")
-    drafted = _draft_length(frame)
+    drafted = draft_length(frame.cell.speculative_config)
     steps, accepted = requests["num_steps"].sum(), requests["num_accepted"].sum()
     if drafted and steps and acceptance_length(accepted, steps) > drafted + 1:
         wrong.append(f"AL {acceptance_length(accepted, steps):.2f} above K + 1 = {drafted + 1}")
@@ -100,11 +100,6 @@ def _server_survivors(frame: CellFrame) -> tuple[NDArray[np.float64], float]:
     return end - start, after.num_drafts - (before.num_drafts or 0.0)
 
 
-def _draft_length(frame: CellFrame) -> int:
-    """K of the cell's arm; 0 where it has none of its own (off, suffix)."""
-    return int((frame.cell.speculative_config or {}).get("num_speculative_tokens") or 0)
-
-
 def impossible(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 12: values that contradict each other."""
     yield from _above_streams(frame)
@@ -136,7 +131,7 @@ def _tpot_against_itl(frame: CellFrame) -> Iterator[GateFinding]:
     requests = frame.requests
     chunks = float(requests["num_chunks"].sum())
     accepted = requests["num_accepted"].fillna(0.0)
-    past_the_end = len(requests) * _draft_length(frame)
+    past_the_end = len(requests) * draft_length(frame.cell.speculative_config)
     at_most = float((requests["output_tokens"] - accepted).sum()) + past_the_end
     steps = float(requests["engine_steps"].sum())
     if steps / chunks - 1 > MAX_TPOT_GAP:

@@ -93,7 +93,7 @@ def best_length(grid: Grid, protocol: Protocol, tag: str, concurrency: int, leng
 def draw(grid: Grid, protocol: Protocol, lengths: Lengths) -> bytes | None:
     """The picture as PNG, None if none of these arms was measured under the protocol."""
     tags = [tag for tag in grid.tags_of(protocol) if len(_measured(grid, protocol, tag, lengths)) > 1]
-    cells = [cell for tag in tags for row in _measured(grid, protocol, tag, lengths).values() for cell in row]
+    cells = [cell for tag in tags for arm in lengths.arms.values() for cell in grid.row(tag, protocol, arm)]
     speeds = [speed for cell in cells if known(speed := cell.throughput_tok_s.value) and speed > 0]
     if not speeds:
         return None
@@ -107,7 +107,7 @@ def draw(grid: Grid, protocol: Protocol, lengths: Lengths) -> bytes | None:
         axes.set_xticks(list(lengths.arms), ["off" if length == 0 else str(length) for length in lengths.arms])
         axes.set_xlabel("draft length K, tokens")
         axes.margins(x=0.1)
-        doubling_ticks(axes, min(speeds) / 1.35, max(speeds) * 1.5)
+        doubling_ticks(axes, min(speeds) / 1.35, max(speeds) * 1.7)
         if sheet.is_first_column(index):
             axes.set_ylabel("aggregate throughput, tok/s")
     sheet.legend(_handles(streams))

@@ -1,0 +1,56 @@
+"""The command line: wires and prints, nothing else. Heavy modules are imported by the command that needs them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+import specprof
+from specprof.cli import measuring, reading, tools
+from specprof.cli.app import app, console, errors
+from specprof.errors import InputError, Interrupted, SpecprofError
+
+__all__ = ["app", "main", "measuring", "reading", "tools"]  # commands register themselves, in this order
+
+
+def main() -> NoReturn:
+    """Entry point: every SpecprofError becomes its message on stderr and its exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = app(standalone_mode=False)  # returns the code of a typer.Exit, and of Ctrl-C
+    except SpecprofError as problem:
+        errors.print(f"specprof: {problem}", style="red", highlight=False, soft_wrap=True, markup=False)
+        code = problem.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        code = Interrupted.exit_code
+    except Exception as problem:
+        if not hasattr(problem, "format_message"):  # not one of the command-line parser's own
+            raise
+        errors.print(f"specprof: {problem.format_message()}", style="red", highlight=False, markup=False)
+        code = InputError.exit_code
+    if code == Interrupted.exit_code:
+        errors.print("specprof: interrupted. Sealed cells are kept; the same command goes on from there.")
+    sys.exit(code or 0)
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _version(value: bool) -> None:
+    if value:
+        from specprof.measure.environment import git_commit
+
+        commit = git_commit()
+        console.print(f"specprof {specprof.__version__}" + (f" ({commit})" if commit else ""), highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Version.")] = False,
+) -> None:
+    del version

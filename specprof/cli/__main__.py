@@ -1,0 +1,5 @@
+"""`python -m specprof.cli`."""
+
+from specprof.cli import main
+
+main()

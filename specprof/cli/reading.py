@@ -1,0 +1,233 @@
+"""Commands of the meaning wing: they read results and need no engine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specprof.cli.app import app, console, errors
+from specprof.errors import InputError, SpecprofError
+
+
+@app.command()
+def report(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="A results folder, e.g. results/demo.")],
+    output: Annotated[str, typer.Option("--format", help="text (tables and report files) or json (figures).")] = "text",
+) -> None:
+    """Tables on the terminal; report.html, report.md, figures and card.json in the study's folder."""
+    from specprof.store import Store
+
+    if output not in ("text", "json"):
+        raise InputError(f"--format {output}: is not known. Use text or json.")
+    report_on(Store.existing(study), as_json=output == "json")
+
+
+def report_on(store: Any, *, as_json: bool) -> None:
+    """Tables and report files of a study, or its figures as JSON on the output."""
+    from specprof.decide.conclude import conclude
+
+    concluded = conclude(store)
+    figures = concluded.figures
+    if as_json:
+        from specprof.publish.card import figures_json
+
+        sys.stdout.write(figures_json(figures) + "\n")
+        return
+    from specprof.publish.report import write_report
+    from specprof.publish.tables import print_report
+
+    path = write_report(figures, store.root, samples=concluded.samples)
+    print_report(figures, console)
+    console.print(f"\nReport: {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A results folder: what B is held against.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another, or the same one with --arm-a and --arm-b.")],
+    arm_a: Annotated[str | None, typer.Option(help="The arm of A; every arm that both have, if none is named.")] = None,
+    arm_b: Annotated[str | None, typer.Option(help="The arm of B to set beside it.")] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD", help="Let a difference stand: machine, version, length, …")
+    ] = None,
+    margin: Annotated[float, typer.Option(help="The share of speed that matters; 0.03 is 3%.")] = 0.03,
+    first_look: Annotated[bool, typer.Option("--first-look", help="Decide on one launch a side.")] = False,
+    enforce: Annotated[
+        bool, typer.Option("--enforce", help="Exit with 1 on a regression, 2 if a part cannot be compared.")
+    ] = False,
+    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Two studies, or two arms of one: what differs, paired ratios, regressions; refuses what is not fair."""
+    from specprof.decide.changes import Change
+    from specprof.decide.compare import Options
+    from specprof.decide.compare import compare as set_side_by_side
+    from specprof.publish.compare_text import comparison_json, print_comparison
+    from specprof.store import Store
+
+    if output not in ("text", "json"):
+        raise InputError(f"--format {output}: is not known. Use text or json.")
+    options = Options(arm_a, arm_b, tuple(allow or ()), margin, first_look)
+    found = set_side_by_side(Store.existing(a), Store.existing(b), options)
+    if output == "json":
+        sys.stdout.write(comparison_json(found) + "\n")
+    else:
+        print_comparison(found, console)
+    if enforce and found.count(Change.REGRESSION):
+        raise typer.Exit(SpecprofError.exit_code)
+    if enforce and found.refused:
+        raise typer.Exit(InputError.exit_code)
+
+
+@app.command()
+def policy(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="A results folder, e.g. results/demo.")],
+    protocol: Annotated[
+        str | None, typer.Option(help="Decide under this protocol; the first forced one if not given.")
+    ] = None,
+    margin: Annotated[float, typer.Option(help="What speculation must gain to be worth it: 0.03 is 3%.")] = 0.03,
+    out: Annotated[Path | None, typer.Option(help="Where the files go; the study's folder if not given.")] = None,
+    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Per content and load: speculation on, off or undecided; policy.yaml, vLLM arguments and a LiteLLM config."""
+    from specprof.publish.policy_text import policy_command
+
+    policy_command(study, protocol=protocol, margin=margin, out=out, output=output, console=console)
+
+
+@app.command()
+def publish(
+    studies: Annotated[
+        list[Path], typer.Argument(metavar="STUDY…", help="Results folders, or card.json files from elsewhere.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the page; any static host serves it as it is.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A cell, content/protocol/arm/streams, e.g. code/forced/ngram-k4/8; repeat for more."),
+    ] = None,
+) -> None:
+    """A static page that lists studies, with their reports, cards and badges; refuses what is not fit to be quoted."""
+    from specprof.publish.site import publish_command
+
+    publish_command(studies, out, only or [], console)
+
+
+@app.command()
+def audit(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]…", help="card.json; vllm, aiperf or guidellm JSON; a claim in YAML."),
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Requests at once.")] = None,
+    cap: Annotated[int | None, typer.Option(help="Most requests the server admits at once.")] = None,
+    num_requests: Annotated[int | None, typer.Option(help="Requests in all, if more than --concurrency.")] = None,
+    prompt_tokens: Annotated[float | None, typer.Option(help="Prompt tokens of a request.")] = None,
+    output_tokens: Annotated[float | None, typer.Option(help="Output tokens of all requests together.")] = None,
+    output_tokens_per_request: Annotated[float | None, typer.Option(help="Mean output tokens of a request.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest output allowed, or forced.")] = None,
+    wall_s: Annotated[
+        float | None, typer.Option("--wall", help="Seconds from first request sent to last done.")
+    ] = None,
+    prefill_speed_tok_s: Annotated[
+        float | None, typer.Option("--prefill-speed", help="Prompt tokens read per second.")
+    ] = None,
+    throughput_tok_s: Annotated[float | None, typer.Option("--throughput", help="Aggregate as printed, tok/s.")] = None,
+    ttft_s: Annotated[float | None, typer.Option("--ttft", help="Seconds to the first token.")] = None,
+    decode_speed_tok_s: Annotated[
+        float | None, typer.Option("--decode-speed", help="A single request's tok/s.")
+    ] = None,
+    sum_of_rates_tok_s: Annotated[
+        float | None, typer.Option("--sum-of-rates", help="Per-request speeds added up, tok/s.")
+    ] = None,
+    aggregation: Annotated[str | None, typer.Option(help="total (output / wall) or sum (of rates).")] = None,
+    stop: Annotated[str | None, typer.Option(help="forced or natural.")] = None,
+    content: Annotated[str | None, typer.Option(help="What was written: code, zh-prose, …")] = None,
+    speculation: Annotated[str | None, typer.Option(help="off, on, or the method.")] = None,
+    draft_tokens: Annotated[int | None, typer.Option(help="K.")] = None,
+    acceptance_rate: Annotated[float | None, typer.Option(help="Accepted / drafted, 0 to 1.")] = None,
+    acceptance_length: Annotated[float | None, typer.Option(help="Tokens per step, the bonus token included.")] = None,
+    speedup: Annotated[float | None, typer.Option(help="On / off, as printed.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="How often it was measured.")] = None,
+    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """What somebody's benchmark number measured, what is not stated, and what cannot be true."""
+    claimed = {name: value for name, value in locals().items() if name not in ("files", "output")}
+    from specprof.publish.audit_text import audit_command
+
+    audit_command(files or [], claimed, output=output, console=console)
+
+
+@app.command()
+def cost(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Options and prices, e.g. configs/cost-reversal.yaml.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The chart: a PNG file or a folder; beside FILE if not given.")
+    ] = None,
+    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """What a million effective tokens cost, per option: rankings, reversal, break-even, payback, sensitivity chart."""
+    from specprof.publish.cost_text import cost_command
+
+    cost_command(file, out=out, output=output, console=console)
+
+
+@app.command()
+def roofline(
+    model: Annotated[
+        str | None, typer.Option(help="A model folder, a config.json or builtin:NAME; METHOD 9's anchor if not given.")
+    ] = None,
+    hardware: Annotated[str | None, typer.Option(help="A machine of the table, e.g. 'H100 SXM' or h200.")] = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Measure this machine's ceilings: half a minute.")] = False,
+    gpus: Annotated[int, typer.Option(help="How many of them work on every layer together.")] = 1,
+    concurrency: Annotated[str, typer.Option(metavar="N,N,…", help="Streams, e.g. 1,8,27,58.")] = "1,8,27,58",
+    context: Annotated[int, typer.Option(help="Tokens each stream has before it.")] = 4096,
+    draft_tokens: Annotated[int, typer.Option(help="K, to be verified in one step.")] = 3,
+    tpot_target: Annotated[float, typer.Option(help="Seconds a token; 0.02 is 20 ms.")] = 0.02,
+    prompt: Annotated[int, typer.Option(help="Tokens of a long prompt.")] = 32_768,
+    chunk: Annotated[int, typer.Option(help="Tokens of it read in one step beside the others.")] = 512,
+    study: Annotated[
+        Path | None, typer.Option(help="A results folder: its cells' speed as a share of their bound.")
+    ] = None,
+    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """What no engine can beat: bounds of a model on a machine, and how near a study came to them."""
+    from specprof.analyse.bounds import Question, counts_of
+    from specprof.publish.roofline_text import roofline_command
+
+    question = Question(counts_of("--concurrency", concurrency), context, draft_tokens, tpot_target, prompt, chunk)
+    roofline_command(
+        question,
+        model=_named_config(model) if model is not None else None,
+        hardware=hardware,
+        probed=_probed() if probe else None,
+        gpus=gpus,
+        study=study,
+        output=output,
+        console=console,
+    )
+
+
+def _named_config(model: str) -> Any:
+    from specprof.engine.builtin import BUILTIN, RANDOM, resolve_model
+    from specprof.engine.weights import config_file, num_parameters, read_config
+    from specprof.publish.roofline_text import NamedConfig
+
+    ours = model.startswith((BUILTIN, RANDOM))
+    file = config_file(resolve_model(model, on_progress=errors.print) if ours else model)
+    return NamedConfig(model, read_config(file), num_parameters(file.parent))
+
+
+def _probed() -> Any:
+    from specprof.analyse.roofline import Hardware
+    from specprof.measure.probe import probe
+
+    errors.print("measuring this machine's memory and arithmetic (half a minute)", highlight=False)
+    found = probe()
+    for trial in found.trials:
+        unit = "GFLOP/s" if trial.kind == "matmul" else "GB/s"
+        line = f"  {trial.kind} {trial.dtype} {trial.size}: {trial.rate / 1e9:.4g} {unit}, best of {trial.runs}"
+        errors.print(line, highlight=False)
+    return Hardware(found.name, found.bandwidth, found.flops, found.memory, found.source)

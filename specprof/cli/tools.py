@@ -1,0 +1,61 @@
+"""Commands beside the two wings: the simulated server, and the linter of prompt suites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specprof.cli.app import app, console
+from specprof.errors import InputError
+
+prompts_app = typer.Typer(help="Prompt suites.", no_args_is_help=True)
+app.add_typer(prompts_app, name="prompts")
+
+
+@app.command()
+def sim(
+    preset: Annotated[str, typer.Option(help="Which machine: seed-machine, small, cpu-like, …")] = "small",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; loopback unless you say otherwise.")] = "127.0.0.1",
+    time_scale: Annotated[float, typer.Option(help="Engine seconds per second: 5 is five times faster.")] = 1.0,
+    speculation: Annotated[
+        str | None, typer.Option(help="A speculative config in JSON, as vLLM takes it; none is off.")
+    ] = None,
+) -> None:
+    """The simulated vLLM-shaped server, whose truth is known."""
+    import json
+
+    from specprof.engine.sim.engine import run_forever
+
+    try:
+        config = json.loads(speculation) if speculation else None
+    except ValueError as problem:
+        example = '{"method": "ngram", "num_speculative_tokens": 4}'
+        raise InputError(f"--speculation: is not JSON ({problem}). Write for example '{example}'.") from None
+    console.print(f"{preset} listens on http://{host}:{port} (Ctrl-C ends it)", highlight=False)
+    run_forever(preset, host, port, time_scale, config)
+
+
+@prompts_app.command("check")
+def prompts_check(
+    suites: Annotated[list[Path], typer.Argument(metavar="SUITE…", help="JSONL suites, e.g. prompts/*.jsonl.")],
+    model: Annotated[str | None, typer.Option(help="Count lengths with this model's tokenizer.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest prompt allowed, in tokens.")] = None,
+) -> None:
+    """Lint suites: ids, tags, lengths under a tokenizer, near-duplicates, schemas, licences."""
+    from specprof.engine.tokens import token_counter
+    from specprof.study.prompts import lint, load_suite
+
+    count = token_counter(model) if model is not None else None
+    findings = 0
+    for suite in suites:
+        prompts = load_suite(suite)
+        found = lint(prompts, count_tokens=count, max_tokens=max_tokens)
+        findings += len(found)
+        console.print(f"{suite}: {len(prompts)} prompts, {len(found)} findings", highlight=False, soft_wrap=True)
+        for finding in found:
+            console.print(f"  {finding.where}: {finding.problem}", highlight=False, soft_wrap=True, markup=False)
+    if findings:
+        raise typer.Exit(InputError.exit_code)

@@ -127,7 +127,7 @@ def _interval(terms: Sequence[tuple[Series, int]], confidence: float) -> Figure:
     loops = [(closed_loop(series), weight) for series, weight in terms]
     prompts, degrees = ordering.prompt_variance(loops)
     if len(per_block) == 1:
-        prompts += ordering.order_variance(loops) + _step_noise(terms)
+        prompts += ordering.order_variance(loops) + sum(step_noise(series) * w**2 for series, w in terms)
     return stats.two_way(per_block, (prompts, degrees), confidence)
 
 
@@ -137,12 +137,12 @@ def _by_block(terms: Sequence[tuple[Mapping[int, float], int]]) -> list[float]:
     return [sum(values[block] * weight for values, weight in terms) for block in shared]
 
 
-def _step_noise(terms: Sequence[tuple[Series, int]]) -> float:
-    """Variance that the engine's uneven steps bring to a weighted sum of ln X within one launch.
+def step_noise(series: Series) -> float:
+    """Variance that the engine's uneven steps bring to ln X within one launch.
 
     With several launches it is part of the spread between them; with one it is the least that would have differed.
     """
-    return sum((weight * relative_noise(frame)[0]) ** 2 for series, weight in terms for frame in series.frames[:1])
+    return relative_noise(series.frames[0])[0] ** 2
 
 
 def closed_loop(series: Series, amount: str = "output_tokens") -> ordering.Loop:

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import stats as distributions
 
 from specprof.analyse import ordering, stats
-from specprof.analyse.evidence import Series, closed_loop
+from specprof.analyse.evidence import Series, closed_loop, step_noise
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import Figure
 from specprof.analyse.stats import Array
@@ -106,7 +106,7 @@ def throughput_gap(pair: Pair, amount: str = "output_tokens") -> Gap | None:
     per_block = [_log_throughputs(side, pair.names, amount) for side in pair.sides]
     loops = [closed_loop(side, amount).only(pair.names) for side in pair.sides]
     variance, degrees = ordering.prompt_variance([(loops[1], 1), (loops[0], -1)])
-    return _gap(pair, per_block, (variance + _order_variance(pair, loops), degrees))
+    return _gap(pair, per_block, (variance + _variance_of_one_launch(pair, loops), degrees))
 
 
 def mean_gap(pair: Pair, quantity: Quantity) -> Gap | None:
@@ -164,13 +164,15 @@ def _gap(pair: Pair, per_block: Sequence[Mapping[int, float]], prompts: tuple[fl
     return Gap(exp(logs[0].mean()), exp(logs[1].mean()), error, degrees)
 
 
-def _order_variance(pair: Pair, loops: Sequence[ordering.Loop]) -> float:
-    """What the order of the prompts adds, for sides whose blocks are too few to show it. Both may share one order."""
-    a, b = loops
-    num_blocks = [len({frame.cell.block for frame in side.frames}) for side in pair.sides]
-    if num_blocks == [1, 1] and pair.a.cell.prompt_ids == pair.b.cell.prompt_ids:
-        return ordering.order_variance([(b, 1), (a, -1)])
-    return sum(ordering.order_variance([(loop, 1)]) for loop, num in zip(loops, num_blocks, strict=True) if num == 1)
+def _variance_of_one_launch(pair: Pair, loops: Sequence[ordering.Loop]) -> float:
+    """What the order of the prompts and uneven steps add, for sides whose blocks are too few to show it."""
+    if pair.a is pair.b:
+        return 0.0  # a cell against itself
+    single = [len({frame.cell.block for frame in side.frames}) == 1 for side in pair.sides]
+    noise = sum(step_noise(side) for side, one in zip(pair.sides, single, strict=True) if one)
+    if all(single) and pair.a.cell.prompt_ids == pair.b.cell.prompt_ids:  # both share one order
+        return noise + ordering.order_variance([(loops[1], 1), (loops[0], -1)])
+    return noise + sum(ordering.order_variance([(loop, 1)]) for loop, one in zip(loops, single, strict=True) if one)
 
 
 def _log_throughputs(series: Series, names: Sequence[str], amount: str) -> dict[int, float]:

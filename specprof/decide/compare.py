@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -44,6 +44,7 @@ from specprof.records import Role, arm_in_words
 from specprof.store import Store
 
 DEFAULT_MARGIN = 0.03
+_DRAFTS = {Dimension.DRAFT, Dimension.DRAFT_LENGTH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,31 @@ def _compare_arms(
             continue
         found.allowed += conditions
         pair = Pair(series_a, series_b, names, same_blocks=a is b)
-        found.measured.append(_measure(a, b, pair, Dimension.MODEL in differences.dimensions, options))
+        measured = _measure(a, b, pair, Dimension.MODEL in differences.dimensions, options)
+        drift = _drift(a, b, place, pair) if set(differences.dimensions) <= _DRAFTS else None
+        if drift is not None and abs(drift) > options.margin:
+            found.notes.append(
+                f"{_words(place)}: without speculation, where nothing differs, B ran {drift:+.1%} against A. The "
+                "machine was not the same twice, so nothing is decided here; measure both arms in one study."
+            )
+            measured = replace(measured, decides=False)
+        found.measured.append(measured)
+
+
+def _drift(a: MeasuredStudy, b: MeasuredStudy, place: tuple[str, str, int], pair: Pair) -> float | None:
+    """How much faster B's arm without speculation ran than A's: the control of two studies with one launch each.
+
+    None where it is one of the two compared, where an arm is missing, and where several launches show drift by
+    themselves.
+    """
+    if a is b or pair.fewest_blocks > 1:
+        return None
+    tag, protocol, concurrency = place
+    off = [study.evidence.series.get((tag, protocol, study.evidence.off_arm or "", concurrency)) for study in (a, b)]
+    if off[0] is None or off[1] is None or {pair.a.cell.arm, pair.b.cell.arm} & {s.cell.arm for s in off if s}:
+        return None
+    gap = throughput_gap(Pair(off[0], off[1], _shared_names(off[0], off[1])))
+    return gap.b / gap.a - 1 if gap is not None else None
 
 
 def _refuse(found: _Found, refusal: Refusal) -> None:
@@ -290,10 +315,9 @@ def _each_once(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 def _equal(counted: Sequence[Difference], allowed: Sequence[Difference]) -> tuple[str, ...]:
     """What both sides share."""
     differ = {difference.of for difference in (*counted, *allowed)}
-    drafts = {Dimension.DRAFT, Dimension.DRAFT_LENGTH}
     names = ["model", "version", "machine", "settings", "prompts", "stop", "length", "sampling", "chat"]
     return tuple(
-        name for name in [*names, "drafts"] if name not in differ and not (name == "drafts" and differ & drafts)
+        name for name in [*names, "drafts"] if name not in differ and not (name == "drafts" and differ & _DRAFTS)
     )
 
 

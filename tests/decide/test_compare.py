@@ -15,7 +15,7 @@ from specprof.analyse.results import Figure
 from specprof.decide.changes import Change, Comparison, Metric
 from specprof.decide.compare import DEFAULTS, MeasuredStudy, Options, compare, compare_studies
 from specprof.decide.fairness import ALLOWABLE
-from specprof.engine.sim import Faults, ForeignTraffic
+from specprof.engine.sim import Faults, ForeignTraffic, Noise
 from specprof.engine.sim.truth import acceptance_truth
 from specprof.errors import InputError
 from specprof.publish.compare_text import kind, summary
@@ -149,6 +149,24 @@ def test_unless_a_first_look_is_asked_for() -> None:
     found = one_block(first_look=True)
     assert {row.change for row in found.rows} == {Change.REGRESSION}
     assert any("as a first look" in note for note in found.notes)
+
+
+def shorter_drafts(factor: float) -> Comparison:
+    """K = 3 against K = 1 in two studies of one launch each, the second on a machine `factor` times as slow."""
+    suite, steady = prompts_of(0, 12), machine(noise=Noise(step_sigma=0.02))
+    shorter = {"method": "draft", "num_speculative_tokens": 1}
+    a = measured(steady, suite, arms={"off": None, **ON}, blocks=1)
+    b = measured(slower(steady, factor), suite, arms={"off": None, "draft-k1": shorter}, blocks=1, first_launch=100)
+    return compare_studies(a, b, Options(arm_a="draft-k3", arm_b="draft-k1", first_look=True))
+
+
+def test_where_the_arm_without_speculation_drifted_nothing_is_decided() -> None:
+    found = shorter_drafts(1.2)
+    assert {row.change for row in found.rows} == {Change.UNDECIDED}
+    assert sum("without speculation, where nothing differs, B ran -1" in note for note in found.notes) == 2
+    steady = shorter_drafts(1.0)
+    assert not any("without speculation" in note for note in steady.notes)
+    assert Change.REGRESSION in {row.change for row in steady.rows}
 
 
 def test_a_cell_that_a_gate_forbids_is_shown_and_decides_nothing() -> None:

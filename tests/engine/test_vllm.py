@@ -16,7 +16,7 @@ import pytest
 from specprof.engine import endpoint
 from specprof.engine.process import wait_gone
 from specprof.engine.vllm import VllmServer, start
-from specprof.errors import EngineStartError
+from specprof.errors import EngineStartError, InputError
 from specprof.study.config import VllmEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
@@ -59,9 +59,12 @@ def test_an_engine_killed_mid_run_is_reported_and_leaves_nothing(tmp_path: Path)
     assert wait_gone([process.pid for process in own], 5)
 
 
-def test_a_wrong_model_path_is_named_within_a_minute(tmp_path: Path) -> None:
+def test_a_model_that_vllm_cannot_load_is_named_within_a_minute(tmp_path: Path) -> None:
     began = time.monotonic()
-    spec = VllmEngine(kind="vllm", model=str(tmp_path / "no-such-model"))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "no-such-model", "architectures": ["NoSuchModel"]}')
+    spec = VllmEngine(kind="vllm", model=str(model))
     with (
         pytest.raises(EngineStartError) as raised,
         start(spec, speculative_config=None, folder=tmp_path, on_progress=lambda _: None),
@@ -70,6 +73,16 @@ def test_a_wrong_model_path_is_named_within_a_minute(tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
     assert "no-such-model" in raised.value.cause
     assert raised.value.log == tmp_path / "engine.log"
+
+
+def test_a_folder_that_is_not_there_is_refused_before_vllm_is_started(tmp_path: Path) -> None:
+    spec = VllmEngine(kind="vllm", model=str(tmp_path / "no-such-model"))
+    with (
+        pytest.raises(InputError, match="no-such-model: is not a model folder"),
+        start(spec, speculative_config=None, folder=tmp_path, on_progress=lambda _: None),
+    ):
+        pass
+    assert not (tmp_path / "engine.log").exists()
 
 
 @pytest.fixture

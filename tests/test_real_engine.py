@@ -162,10 +162,11 @@ def test_every_suite_passes_the_linter_under_the_model_s_own_tokenizer() -> None
     assert checked.stdout.count(", 0 findings") == len(suites) >= 8
 
 
-def test_a_model_that_is_not_there_is_named_within_a_minute(tmp_path: Path) -> None:
-    path = tmp_path / "wrong.yaml"
-    (tmp_path / "empty-model").mkdir()
-    path.write_text(TWO_CELLS.format(model=tmp_path / "empty-model", root=ROOT))
+def test_a_model_that_cannot_be_loaded_is_named_within_a_minute(tmp_path: Path) -> None:
+    path, model = tmp_path / "wrong.yaml", tmp_path / "wrong-model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "no-such-model", "architectures": ["NoSuchModel"]}')
+    path.write_text(TWO_CELLS.format(model=model, root=ROOT))
     began = time.monotonic()
     run = specprof("run", path, "--results", tmp_path, timeout_s=120)
     assert run.returncode == 3, run.stdout + run.stderr
@@ -173,6 +174,16 @@ def test_a_model_that_is_not_there_is_named_within_a_minute(tmp_path: Path) -> N
     assert "Cause:" in run.stderr
     assert "engine.log" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_a_folder_without_a_model_is_refused_before_an_engine_starts(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    (tmp_path / "empty-model").mkdir()
+    path.write_text(TWO_CELLS.format(model=tmp_path / "empty-model", root=ROOT))
+    run = specprof("run", path, "--results", tmp_path, timeout_s=60)
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert "is not a model folder" in run.stderr
+    assert not list(tmp_path.rglob("engine.log"))
 
 
 def test_killed_engine_and_killed_run_lose_only_the_cell_in_progress(two_cells: Path, tmp_path: Path) -> None:

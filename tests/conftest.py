@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from specprof.engine.vllm import VllmServer, start
 from specprof.study.config import VllmEngine
 
 StartEngine = Callable[..., VllmServer]
+
+
+def pytest_sessionstart() -> None:
+    """A shell starts background jobs with Ctrl-C ignored, and every process the tests start would inherit that."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from specprof.publish.numbers import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 READ_AT_MOST = 96  # columns
 
 
 def paragraph(text: str, console: Console, *, style: str = "", indent: int = 0, bullet: str = "") -> None:
     """One paragraph, without trailing blanks. `bullet` stands before its first line, `indent` blanks before every."""
+    from rich.text import Text
+
     lead = " " * indent + bullet
     for line in Text(one_line(text), style=style).wrap(console, min(console.width, READ_AT_MOST) - len(lead)):
         line.rstrip()

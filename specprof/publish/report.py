@@ -63,7 +63,10 @@ DEFINITIONS = {
         "at the length stated."
     ),
     "N effective": "X × TPOT: how many streams were really writing.",
-    "interval": "95%, resampled over launches and prompts. None where there was one measurement.",
+    "interval": (
+        "95%: how far other prompts and other launches would move the value. With one launch its own uneven steps "
+        "stand in for the launches. None where nothing shows how the value varies."
+    ),
 }
 
 

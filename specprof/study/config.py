@@ -27,7 +27,7 @@ from pydantic import (
 from specprof.errors import InputError
 from specprof.records import Sampling, Stop
 from specprof.study.mix import require_sound_mixes
-from specprof.study.strict import find, nearest, one_line
+from specprof.study.strict import find, nearest, yaml_mapping
 
 AUTO_LOOKS = (4, 8, 12)  # METHOD 5; more looks would need another boundary (`decide.looks`)
 
@@ -306,14 +306,7 @@ def load_study(path: Path) -> Study:
 
 def parse_study(text: str, name: str) -> Study:
     """Check the text of a study file; `name` stands in its errors. Suites need not exist: a report reads no prompts."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as problem:
-        # beside its own errors PyYAML lets those of its converters through: `!!int ''`, `!!timestamp x`
-        raise InputError(f"{name}: is not valid YAML: {one_line(problem)}") from None
-    if not isinstance(data, dict) or node is None:
-        raise InputError(f"{name}: holds no study. It must be a mapping that begins with 'study: NAME'.")
+    data, node = yaml_mapping(text, name, "holds no study. It must be a mapping that begins with 'study: NAME'.")
     if isinstance(data.get("arms"), dict) and (False in data["arms"] or True in data["arms"]):
         where = f"{name}:{find(node, ('arms',))[0]}"
         raise InputError(f'{where}: arms: YAML reads a bare off or on as a truth value; write "off": in quotes.')

@@ -26,7 +26,7 @@ from pydantic import AfterValidator, BeforeValidator, ValidationError
 
 from specprof.errors import InputError
 from specprof.study.config import Strict
-from specprof.study.strict import find, nearest, one_line
+from specprof.study.strict import find, nearest, yaml_mapping
 
 SMALLEST, LARGEST = 1e-9, 1e18  # beyond these a float's arithmetic, not the reader's, would decide
 LONGEST_LABEL = 80
@@ -148,22 +148,7 @@ def load_cost_file(path: Path) -> CostFile:
 
 def parse_cost_file(text: str, name: str, folder: Path) -> CostFile:
     """Check the text of a cost file; `name` stands in its errors, studies are looked for from `folder` upwards."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except (
-        yaml.YAMLError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        OverflowError,
-    ) as problem:
-        # beside its own errors PyYAML lets those of its converters through: `!!int ''`, `!!timestamp x`
-        raise InputError(f"{name}: is not valid YAML: {one_line(problem)}") from None
-    if not isinstance(data, dict) or node is None:
-        raise InputError(f"{name}: holds no costs. It must be a mapping that begins with 'cost: TITLE'.")
+    data, node = yaml_mapping(text, name, "holds no costs. It must be a mapping that begins with 'cost: TITLE'.")
     try:
         spec = CostSpec.model_validate(data)
     except ValidationError as problem:

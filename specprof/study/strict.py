@@ -8,6 +8,23 @@ from typing import Any
 
 import yaml
 
+from specprof.errors import InputError
+
+# Beside its own errors PyYAML lets those of its converters through: `!!int ''`, `!!timestamp x`, `1:59:…` without end.
+_NOT_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError, OverflowError)
+
+
+def yaml_mapping(text: str, name: str, otherwise: str) -> tuple[dict[Any, Any], yaml.Node]:
+    """A file's mapping, and its nodes for `find`. InputError, with `otherwise` where the text holds no mapping."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except _NOT_YAML as problem:
+        raise InputError(f"{name}: is not valid YAML: {one_line(problem)}") from None
+    if not isinstance(data, dict) or node is None:
+        raise InputError(f"{name}: {otherwise}")
+    return data, node
+
 
 def nearest(key: str, valid: Sequence[str]) -> str:
     """What the key was probably meant to be, among the keys valid in that place."""

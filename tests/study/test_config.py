@@ -158,6 +158,7 @@ REFUSALS = {
     "nothing": ("", "demo.yaml: holds no study"),
     "no YAML": ("study: [", "demo.yaml: is not valid YAML: while parsing"),
     "YAML whose tags lie": ("study: !!int ''", "demo.yaml: is not valid YAML"),
+    "a base-60 number beyond every float": (f"study: 1{':59' * 400}.0", "demo.yaml: is not valid YAML"),
 }
 
 

@@ -33,6 +33,15 @@ class Decision(StrEnum):
     UNDECIDED = "undecided"
 
 
+def decided(gain: Figure, margin: float = MARGIN) -> Decision:
+    """One gain against its line, 1 + margin: wholly above, wholly below, or undecided (also without an interval)."""
+    if gain.low is None or gain.high is None:
+        return Decision.UNDECIDED
+    if gain.low > 1 + margin:
+        return Decision.ON
+    return Decision.OFF if gain.high < 1 + margin else Decision.UNDECIDED
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """An arm with speculation at one load. `gain` is X(on) / X(off), its interval wide enough for all arms together.
@@ -61,7 +70,7 @@ class Candidate:
 
     def proven(self, margin: float) -> bool:
         """Whether the whole interval is beyond 1 + margin, and no gate objects."""
-        return self.fit and self.gain.low is not None and self.gain.low > 1 + margin
+        return self.fit and decided(self.gain, margin) is Decision.ON
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,7 @@ def choose(concurrency: int, candidates: Sequence[Candidate], margin: float) -> 
         return Choice(concurrency, Decision.UNDECIDED, _forbidden(best.forbidden), best, tuple(candidates))
     if best.proven(margin):
         decision, reason = Decision.ON, f"the whole interval lies above the margin of {margin:+.1%}"
-    elif fit and all(_falls_short(candidate.gain, margin) for candidate in fit):
+    elif fit and all(decided(candidate.gain, margin) is Decision.OFF for candidate in fit):
         decision, reason = Decision.OFF, _why_off(best.gain, margin)
     else:
         decision, reason = Decision.UNDECIDED, _why_undecided(best, margin)
@@ -104,10 +113,6 @@ def choose(concurrency: int, candidates: Sequence[Candidate], margin: float) -> 
 
 def _speed(candidate: Candidate) -> float:
     return candidate.throughput_tok_s.value or 0.0
-
-
-def _falls_short(gain: Figure, margin: float) -> bool:
-    return gain.high is not None and gain.high < 1 + margin
 
 
 def _forbidden(gate: GateFinding) -> str:

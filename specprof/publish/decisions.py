@@ -14,7 +14,7 @@ from math import inf
 from specprof.analyse.crossover import fall_through_one
 from specprof.analyse.results import Figure, GainFigures
 from specprof.decide.bounds import Bound, bound_of
-from specprof.decide.policy import MARGIN
+from specprof.decide.policy import decided
 from specprof.publish.context import engine_of
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known
@@ -45,15 +45,8 @@ Choices = Mapping[tuple[str, int], Choice]  # by content tag and concurrency
 
 
 def action(gain: GainFigures) -> Action:
-    """The plain rule. A gain without an interval decides nothing."""
-    figure = gain.speculation_gain
-    if not gain.valid:
-        return Action.UNFIT
-    if not known(figure.low) or not known(figure.high):
-        return Action.UNDECIDED
-    if figure.low > 1 + MARGIN:
-        return Action.ON
-    return Action.OFF if figure.high < 1 + MARGIN else Action.UNDECIDED
+    """The policy's rule for one arm by itself."""
+    return Action(decided(gain.speculation_gain).value) if gain.valid else Action.UNFIT
 
 
 def is_first_look(gain: GainFigures) -> bool:

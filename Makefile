@@ -1,8 +1,10 @@
 # Everything a person or CI runs. `make` alone lists the targets.
 VENV ?= .venv
+LITELLM_VENV ?= .venv-litellm
+LLAMACPP_VENV ?= .venv-llamacpp
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test test-fast check coverage-study clean
+.PHONY: help install demo test test-fast check coverage-study test-litellm test-llamacpp clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -28,6 +30,16 @@ check: install ## lint, types, and the tests that need no engine
 coverage-study: install ## do the 95% intervals hold 95%? 500 simulated studies, minutes; writes docs/coverage.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coverage.py --write docs/coverage.md
 
+test-litellm: install ## the proxy file of `specprof policy` in a real LiteLLM, which gets an environment of its own
+	@test -x $(LITELLM_VENV)/bin/litellm || { \
+		$(BIN)/python -m venv $(LITELLM_VENV) && $(LITELLM_VENV)/bin/pip install --quiet "litellm[proxy]==1.108.7"; }
+	SPECPROF_LITELLM=$(LITELLM_VENV)/bin/litellm $(BIN)/pytest tests/test_litellm.py
+
+test-llamacpp: install ## attach to llama-cpp-python, a second engine that is built here in an environment of its own (minutes)
+	@$(LLAMACPP_VENV)/bin/python -c "import llama_cpp" 2>/dev/null || { \
+		$(BIN)/python -m venv $(LLAMACPP_VENV) && $(LLAMACPP_VENV)/bin/pip install --quiet "llama-cpp-python[server]==0.3.36"; }
+	SPECPROF_LLAMACPP=$(LLAMACPP_VENV)/bin/python $(BIN)/pytest tests/test_llamacpp.py
+
 clean: ## remove the environment and caches; results and converted models stay
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LITELLM_VENV) $(LLAMACPP_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,6 +13,7 @@ from specprof.records import (
     CellRecord,
     ClientLoad,
     Counters,
+    HardwareReading,
     Phase,
     Request,
     ServerTimes,
@@ -70,6 +71,7 @@ class CellData:
     gauges: tuple[Counters, ...]
     client: ClientLoad | None
     started_at: str
+    hardware: tuple[HardwareReading, ...] = ()
 
 
 def cell_data(record: CellRecord) -> CellData:
@@ -83,6 +85,7 @@ def cell_data(record: CellRecord) -> CellData:
         record.gauges,
         record.client,
         record.started_at,
+        record.hardware,
     )
 
 

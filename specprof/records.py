@@ -26,6 +26,8 @@ class Role(StrEnum):
     PREFILL = "prefill"  # how fast prompts are read: output of one token
     SENTINEL = "sentinel"  # the same small cell before and after, to see the machine drift
     MIXED = "mixed"  # several contents in one batch: what each does to the others, never a figure of a content
+    OPEN = "open"  # an open loop: requests arrive by the clock, whether or not earlier ones are done
+    INTERFERENCE = "interference"  # steady decoders, and one long prompt that arrives among them
 
 
 class Phase(StrEnum):
@@ -33,7 +35,14 @@ class Phase(StrEnum):
 
     WARMUP = "warmup"
     MEASURED = "measured"
-    FILL = "fill"  # a prompt sent again to keep a mixed batch mixed while another content's are still measured
+    FILL = "fill"  # sent to keep the load what it was while others are still measured
+
+
+class CachePolicy(StrEnum):
+    """What the engine may keep of prompts it has read: nothing that a cell could profit from, or all of it."""
+
+    CONTROLLED = "controlled"  # off, or emptied before every cell; gate 5 verifies that no prompt came from it
+    REPLAY = "replay"  # on, and never emptied within a launch, as in service; its hit rate is a figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,48 @@ class Prompt:
     messages: tuple[Mapping[str, str], ...] = ()
     schema: Mapping[str, Any] | None = None
     license: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """When the requests of an open-loop cell are due: fixed before anything runs, and the same for every arm.
+
+    `due_s[i]`, ascending, is when the cell's `prompt_ids[i]` is due, in seconds from the cell's start. What is due in
+    the first `warmup_s` only settles the server; what is due in the `duration_s` after that is measured; what is due
+    later keeps the load up until the last measured request has ended, and is not sent any more after that.
+    """
+
+    kind: str  # "poisson", "gamma", "constant" or "trace"
+    rate_per_s: float  # offered: of a trace, its requests in the window / duration_s
+    burstiness: float  # shape of the Gamma gaps: their coefficient of variation is 1/sqrt(burstiness); 1 is Poisson
+    warmup_s: float
+    duration_s: float
+    timeout_s: float  # a request this long past its due time is given up: it has cost, and it counts as lost
+    due_s: tuple[float, ...]
+    max_concurrency: int | None = None  # back-pressure: so many requests are out at most, the rest wait in the client
+    output_tokens: tuple[int, ...] = ()  # request i's own length (a trace's); empty: `Cell.max_tokens` for all
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """Who disturbs the steady decoders of a cell, and when. The newcomer is the first of the cell's `prompt_ids`.
+
+    It is sent once every decoder has been read from `after_tokens` times, each of which brings a token or more, and
+    writes `newcomer_tokens` itself. `max_num_batched_tokens` is that of the cell's launch, which decides into how many
+    engine steps the newcomer's prompt is cut.
+    """
+
+    newcomer_id: str
+    after_tokens: int
+    newcomer_tokens: int
+    max_num_batched_tokens: int
+
+
+def phase_due(arrivals: Arrivals, due_s: float) -> Phase:
+    """What a request that is due then is sent for."""
+    if due_s < arrivals.warmup_s:
+        return Phase.WARMUP
+    return Phase.MEASURED if due_s < arrivals.warmup_s + arrivals.duration_s else Phase.FILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +138,24 @@ class Cell:
     suite_hash: str
     engine_hash: str
     prompt_tags: tuple[str, ...] = ()  # empty: every prompt is of `tag`
+    arrivals: Arrivals | None = None  # of an open-loop cell, whose `prompt_ids` may repeat; None: a closed loop
+    interference: Interference | None = None  # of an interference cell; `concurrency` counts the newcomer in
+    cache: CachePolicy = CachePolicy.CONTROLLED
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One engine start and the cells measured on it, in order."""
+    """One engine start and the cells measured on it, in order.
+
+    `engine_args` are laid over the study's own for this launch alone, under the names of vLLM's flags.
+    """
 
     index: int
     block: int
     arm: str
     speculative_config: Mapping[str, Any] | None
     cells: tuple[Cell, ...]
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +169,10 @@ class ServerTimes:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Verification steps of one request. A step counts only if it carried a draft."""
+    """Verification steps of one request. A step counts only if it carried a draft.
+
+    `num_steps` is 0 beside drafted tokens where the server counts tokens and not steps (llama.cpp).
+    """
 
     num_steps: int
     num_drafted: int
@@ -125,7 +186,9 @@ class Request:
     """One request as the client saw it.
 
     `chunk_ns[i]` is when chunk i arrived and `chunk_tokens[i] >= 1` how many output tokens it held (server token ids);
-    `sum(chunk_tokens) == len(token_ids)`. `error` is None for a request that ended as asked.
+    `sum(chunk_tokens) == len(token_ids)`. Of a server that streams no ids `token_ids` is empty, and `chunk_tokens` is
+    its own count of the text shared evenly among the chunks: what then is known of a single chunk is when it came.
+    `prompt_tokens` is 0 where the server does not count them. `error` is None for a request that ended as asked.
     """
 
     prompt_id: str
@@ -176,6 +239,34 @@ class ClientLoad:
 
     cpu_share: float  # CPU seconds of this process / wall
     loop_lag_p99_s: float  # how late the event loop woke from a timer
+    dispatch_lag_p99_s: float | None = None  # open loop: how late it sent what was due and what no cap held back
+    dispatch_lag_max_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU at one moment, as the driver tells; None where it does not. `throttled`: why its clock was held down."""
+
+    index: int
+    busy_percent: int | None = None
+    memory_used_mib: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    throttled: tuple[str, ...] = ()
+    power_w: float | None = None
+    temperature_c: float | None = None
+    pcie_generation: int | None = None  # in use, which an idle link lowers
+    pcie_width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareReading:
+    """The machine under an engine at one moment of a cell, by the client's clock."""
+
+    at_ns: int
+    gpus: tuple[GpuReading, ...] = ()
+    cpu_mhz: float | None = None
+    cpu_temperature_c: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +285,7 @@ class CellRecord:
     gauges: tuple[Counters, ...]
     client: ClientLoad | None
     started_at: str  # wall-clock time, ISO 8601 UTC: for people, never for arithmetic
+    hardware: tuple[HardwareReading, ...] = ()  # a few, while the cell ran; empty where nothing tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +302,20 @@ class TextScores:
     ranks: tuple[int, ...] = ()
     top_logprobs: tuple[tuple[float, ...], ...] = ()
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextMarks:
+    """Whether the texts of one cell are any good, row by row of its requests (`study.quality`).
+
+    `good[i]` is None where request i was not judged; `why[i]` says why it is not good or was not judged. `checks` names
+    the check of each content, and `digest` is the hash of what those checks were.
+    """
+
+    checks: Mapping[str, str]
+    digest: str
+    good: tuple[bool | None, ...]
+    why: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@
                     launches/<n>/         facts.json and engine.log of one engine start
                     cells/<key>/          cell.json, requests.parquet, counters.json, and last of all sealed.json
                     scores/<key>.parquet  a sampled cell's texts, scored by the target alone (gate 8)
+                    quality/<key>.json    which of a cell's texts are good: made of sealed ones, so it may be made anew
 
 `sealed.json` arrives by `os.replace` after everything else has reached the disk. A cell without it is measured again.
 """
@@ -30,14 +31,20 @@ import pyarrow.parquet as pq
 from specprof.columns import SCORE_SCHEMA, CellData, request_table, score_table
 from specprof.errors import StoreError
 from specprof.records import (
+    Arrivals,
+    CachePolicy,
     Cell,
     CellRecord,
     ClientLoad,
     Counters,
     EngineFacts,
+    GpuReading,
+    HardwareReading,
+    Interference,
     Role,
     Sampling,
     Stop,
+    TextMarks,
     TextScores,
 )
 
@@ -162,6 +169,7 @@ class Store:
                 "launch": record.launch,
                 "client": record.client and asdict(record.client),
                 "started_at": record.started_at,
+                **({"hardware": [asdict(reading) for reading in record.hardware]} if record.hardware else {}),
             }
             counters = {
                 "before": record.before and asdict(record.before),
@@ -195,6 +203,26 @@ class Store:
 
     def _scores(self, key: str) -> Path:
         return self.root / "scores" / f"{key}.parquet"
+
+    def is_judged(self, key: str, digest: str) -> bool:
+        """Whether the texts a cell holds now are judged by the checks of this digest."""
+        path = self._quality(key)
+        return path.is_file() and (found := self._marks(path)) is not None and found.digest == digest
+
+    def seal_quality(self, key: str, marks: TextMarks) -> None:
+        """Put the marks of a sealed cell's texts on disk, in the place of what other checks said of them."""
+        path = self._quality(key)
+        told = {**asdict(marks), "judged_at": now(), "requests_sha256": self._sealed(key)["requests.parquet"]}
+        with _writing(path):
+            path.parent.mkdir(exist_ok=True)
+        _write_json(path, told)
+
+    def _quality(self, key: str) -> Path:
+        return self.root / "quality" / f"{key}.json"
+
+    def _sealed(self, key: str) -> Any:
+        """The hashes of a sealed cell's files, by name."""
+        return _read_json(self.root / "cells" / key / "sealed.json")["sha256"]
 
     def new_launch(self) -> tuple[int, Path]:
         """A number and folder for one engine start. A resumed launch is another start, with a number of its own."""
@@ -252,6 +280,29 @@ class Store:
         """The scored texts of every scored cell, by the cell's key."""
         return {path.stem: _read_scores(path) for path in sorted((self.root / "scores").glob("[!.]*.parquet"))}
 
+    def marks(self) -> dict[str, TextMarks]:
+        """The judged texts of every judged cell, by the cell's key. Marks of texts measured since are nobody's."""
+        read = {path.stem: self._marks(path) for path in sorted((self.root / "quality").glob("[!.]*.json"))}
+        return {key: found for key, found in read.items() if found is not None}
+
+    def quality(self) -> dict[str, list[bool | None]]:
+        """Good, bad or (None) not judged, for each row of a judged cell's requests, by the cell's key."""
+        return {key: list(found.good) for key, found in self.marks().items()}
+
+    def _marks(self, path: Path) -> TextMarks | None:
+        """None where the texts that were judged are not those the cell holds now."""
+        told = _read_json(path)
+        try:
+            if not self.is_sealed(path.stem) or told["requests_sha256"] != self._sealed(path.stem)["requests.parquet"]:
+                return None
+            good, why = tuple(told["good"]), tuple(told["why"])
+            rows = pq.read_metadata(self.root / "cells" / path.stem / "requests.parquet").num_rows
+            if not len(good) == len(why) == rows or not set(map(type, good)) <= {bool, type(None)}:
+                raise ValueError("not one mark for each request")
+            return TextMarks(dict(told["checks"]), told["digest"], good, why)
+        except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as problem:
+            raise StoreError(f"{path}: holds no marks ({problem}). Remove it to judge the cell again.") from None
+
     def _read(self, folder: Path) -> CellData:
         try:
             sealed = _read_json(folder / "sealed.json")["sha256"]
@@ -268,6 +319,7 @@ class Store:
                 gauges=tuple(Counters(**reading) for reading in counters["gauges"]),
                 client=told["client"] and ClientLoad(**told["client"]),
                 started_at=told["started_at"],
+                hardware=tuple(map(_hardware, told.get("hardware", ()))),
             )
         except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as problem:
             raise StoreError(f"{folder}: cannot be read ({problem}). Remove the folder to measure it again.") from None
@@ -288,8 +340,16 @@ def now() -> str:
 
 def _cell(told: dict[str, Any]) -> Cell:
     enums = {"role": Role(told["role"]), "stop": Stop(told["stop"]), "sampling": Sampling(**told["sampling"])}
+    enums["cache"] = CachePolicy(told.get("cache", CachePolicy.CONTROLLED))
     lists = {"prompt_ids": tuple(told["prompt_ids"]), "prompt_tags": tuple(told.get("prompt_tags", ()))}
-    return Cell(**{**told, **enums, **lists})
+    arrivals = told.get("arrivals")
+    if arrivals is not None:
+        arrivals = Arrivals(
+            **{**arrivals, "due_s": tuple(arrivals["due_s"]), "output_tokens": tuple(arrivals["output_tokens"])}
+        )
+    told_interference = told.get("interference")
+    interference = None if told_interference is None else Interference(**told_interference)
+    return Cell(**{**told, **enums, **lists, "arrivals": arrivals, "interference": interference})
 
 
 def _counters(told: dict[str, Any] | None) -> Counters | None:
@@ -297,6 +357,11 @@ def _counters(told: dict[str, Any] | None) -> Counters | None:
         return None
     per_pos = told["num_accepted_tokens_per_pos"]
     return Counters(**{**told, "num_accepted_tokens_per_pos": None if per_pos is None else tuple(per_pos)})
+
+
+def _hardware(told: dict[str, Any]) -> HardwareReading:
+    gpus = (GpuReading(**{**gpu, "throttled": tuple(gpu["throttled"])}) for gpu in told["gpus"])
+    return HardwareReading(**{**told, "gpus": tuple(gpus)})
 
 
 def _sha256(path: Path) -> str:

@@ -10,19 +10,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from specprof.records import Cell, Launch, Role, arm_in_words
+from specprof.records import Cell, Launch, Role, Stop, arm_in_words
 from specprof.study.config import Study
-from specprof.study.estimate import assumed_rates, launch_seconds
+from specprof.study.estimate import assumed_rates, launch_seconds, num_requests
+from specprof.study.ladder import at_most, may_end_early
+from specprof.study.load import Goodput, Load, Rates, Trace
 from specprof.study.plan import Plan
 
 
 class RunDisplay:
     """An `Observer` that draws a progress bar on a terminal, and one line per launch elsewhere."""
 
-    def __init__(self, console: Console, progress: Progress, plan: Plan, sealed: int) -> None:
+    def __init__(self, console: Console, progress: Progress, plan: Plan, sealed: int, total: int) -> None:
         self._console, self._progress = console, progress
         self._num_launches = len(plan.launches)
-        self._cells = progress.add_task("cells", total=len(plan.cells), completed=sealed)
+        self._num_sealed = sealed
+        self._cells = progress.add_task("cells", total=total, completed=sealed)
         self._now = progress.add_task("", total=None, visible=False)
         self._label = ""
         self._launched = 0.0
@@ -33,7 +36,8 @@ class RunDisplay:
         words = arm_in_words(launch.speculative_config)
         self._label = f"launch {launch.index + 1}/{self._num_launches} · {launch.arm}"
         detail = "" if words == launch.arm else f" ({words})"
-        self._say(f"{self._label}{detail}: starting the engine, {len(launch.cells)} cells to measure")
+        up_to = "up to " if any(cell.arrivals is not None for cell in launch.cells) else ""
+        self._say(f"{self._label}{detail}: starting the engine, {up_to}{len(launch.cells)} cells to measure")
         self._progress.update(self._now, description=f"{self._label} · starting", total=None, visible=True)
 
     def engine_says(self, text: str) -> None:
@@ -43,8 +47,9 @@ class RunDisplay:
 
     def cell(self, cell: Cell) -> None:
         """A cell is about to be measured."""
-        description = f"{self._label} · {cell.tag} · {cell.protocol} · N={cell.concurrency}"
-        self._progress.reset(self._now, total=len(cell.prompt_ids), description=description)
+        load = f"N={cell.concurrency}" if cell.arrivals is None else f"{cell.arrivals.rate_per_s:.3g} req/s"
+        description = f"{self._label} · {cell.tag} · {cell.protocol} · {load}"
+        self._progress.reset(self._now, total=num_requests(cell), description=description)
 
     def request_done(self) -> None:
         """One request of the present cell ended."""
@@ -53,7 +58,12 @@ class RunDisplay:
     def sealed(self, cell: Cell) -> None:
         """A cell is on disk for good."""
         del cell
+        self._num_sealed += 1
         self._progress.advance(self._cells)
+
+    def remaining(self, at_most: int) -> None:
+        """How many cells are left at most."""
+        self._progress.update(self._cells, total=self._num_sealed + at_most)
 
     def _say(self, text: str) -> None:
         if not self._console.is_terminal:
@@ -61,8 +71,8 @@ class RunDisplay:
 
 
 @contextmanager
-def run_display(console: Console, plan: Plan, sealed: int) -> Iterator[RunDisplay]:
-    """The display of one run; the bars vanish when it ends."""
+def run_display(console: Console, plan: Plan, sealed: int, total: int) -> Iterator[RunDisplay]:
+    """The display of one run, `sealed` of whose `total` cells are measured; the bars vanish when it ends."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -72,19 +82,20 @@ def run_display(console: Console, plan: Plan, sealed: int) -> Iterator[RunDispla
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield RunDisplay(console, progress, plan, sealed)
+        yield RunDisplay(console, progress, plan, sealed, total)
 
 
 def print_plan(study: Study, plan: Plan, console: Console) -> None:
     """What would be measured on each launch, and how long it may take."""
-    rates = assumed_rates(study)
-    table = Table(title=f"{study.study}: {len(plan.launches)} launches, {len(plan.cells)} cells", title_justify="left")
+    rates, plan = assumed_rates(study), at_most(study, plan)
+    cells = f"{'up to ' if may_end_early(study) else ''}{len(plan.cells)} cells"
+    table = Table(title=f"{study.study}: {len(plan.launches)} launches, {cells}", title_justify="left")
     for heading in ("launch", "block", "cells", "requests", "time"):
         table.add_column(heading, justify="right")
     table.add_column("arm")
     for launch in plan.launches:
         words = arm_in_words(launch.speculative_config)
-        numbers = (launch.index + 1, launch.block + 1, len(launch.cells), sum(len(c.prompt_ids) for c in launch.cells))
+        numbers = (launch.index + 1, launch.block + 1, len(launch.cells), sum(map(num_requests, launch.cells)))
         arm = launch.arm if launch.arm == words else f"{launch.arm} ({words})"
         table.add_row(*map(str, numbers), _minutes(launch_seconds(launch, rates)), arm)
     console.print(table)
@@ -100,6 +111,7 @@ def print_plan(study: Study, plan: Plan, console: Console) -> None:
 
 def print_saving(study: Study, whole: Plan, smaller: Plan, left_out: Sequence[str], console: Console) -> None:
     """What the whole study would take beside a smaller plan of it, and which workloads the smaller one leaves out."""
+    whole = at_most(study, whole)
     cells = f"{len(whole.cells)} cells on {len(whole.launches)} launches"
     lines = [f"The whole study would have taken {_total(study, whole)}: {cells}."]
     if len(smaller.cells) == len(whole.cells):
@@ -121,12 +133,41 @@ def _grid(study: Study, plan: Plan) -> Iterator[str]:
     for name, protocol in study.protocols.items():
         own = [cell for cell in cells if cell.protocol == name]
         tags = ", ".join(dict.fromkeys(cell.tag for cell in own))
+        if (load := study.load_of(name)) is not None:
+            length = f"{'at most ' if protocol.stop is Stop.NATURAL else ''}{protocol.length} tokens"
+            yield f"  {name}: {protocol.stop.value}, {length} · {tags} · open loop, {_in_words(load)}"
+            continue
         streams = ", ".join(map(str, sorted({cell.concurrency for cell in own})))
         prompts = "/".join(map(str, sorted({len(cell.prompt_ids) for cell in own})))
         asked = f"{protocol.stop.value} {protocol.length} tokens"
         yield f"  {name}: {asked} · {tags} · N = {streams} · {prompts} prompts each"
     probes = sum(cell.role is Role.PREFILL for cell in cells)
     yield f"  and per launch {probes} prefill cells and a sentinel cell before and after"
+
+
+def _in_words(load: Load) -> str:
+    """When requests arrive: `Poisson, 0.5, 1, 2 req/s, 60 s each after 15 s`."""
+    window = f"after {load.warmup:g} s"
+    match load:
+        case Rates():
+            rates = ", ".join(f"{rate:g}" for rate in load.rates)
+            said = f"{_gaps(load)}, {rates} req/s, {load.duration:g} s each {window}"
+        case Goodput():
+            low, high = load.between
+            said = (
+                f"{_gaps(load)}, {load.rungs} rungs between {low:g} and {high:g} req/s to find where "
+                f"{load.share:.0%} are on target, {load.duration:g} s each {window}"
+            )
+        case Trace():
+            lasting = "all of it" if load.duration is None else f"{load.duration:g} s"
+            said = f"trace {load.file.name}{f' at {load.speed:g}x' if load.speed != 1 else ''}, {lasting} {window}"
+    return said if load.max_concurrency is None else f"{said}, at most {load.max_concurrency} at once"
+
+
+def _gaps(load: Rates | Goodput) -> str:
+    if load.arrivals == "gamma":
+        return f"gamma (burstiness {load.burstiness:g})"
+    return {"poisson": "Poisson", "constant": "constant gaps"}[load.arrivals]
 
 
 def _minutes(seconds: float) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specprof.study.config import load_study
 from specprof.study.estimate import CELL_S, Rates, assumed_rates, cell_seconds
 from specprof.study.plan import make_plan
+from specprof.study.reading import load_study
 from tests.running import ROOT, specprof
 
 STUDY = f"""study: small

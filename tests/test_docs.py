@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specprof.study.config import parse_study
+from specprof.study.reading import parse_study
 from tests.running import ROOT, specprof
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

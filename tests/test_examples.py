@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from specprof.study.config import load_study
 from specprof.study.plan import make_plan
 from specprof.study.prompts import load_workload
+from specprof.study.reading import load_study
 from tests.running import ROOT
 
 pytest.importorskip("torch", reason="the example trains with torch, which the CPU engine brings")

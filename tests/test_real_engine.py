@@ -12,8 +12,8 @@ import pytest
 
 from specprof.columns import requests_of
 from specprof.store import Store
-from specprof.study.config import load_study
 from specprof.study.plan import make_plan
+from specprof.study.reading import load_study
 from tests.running import ROOT, figures, gone, sealed, specprof, started, wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specprof.study.config import load_study
 from specprof.study.plan import make_plan
+from specprof.study.reading import load_study
 from tests.running import ROOT, gone, sealed, specprof, started, wait_until
 
 STUDY = """

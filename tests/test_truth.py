@@ -12,8 +12,8 @@ from specprof.analyse.study import analyse
 from specprof.columns import cell_data
 from specprof.engine.sim import Content, Drafter, Hardware, Machine, Noise, Prefill, machine_of, run_study
 from specprof.engine.sim.truth import acceptance_truth
-from specprof.study.config import load_study, parse_study
 from specprof.study.plan import make_plan
+from specprof.study.reading import load_study, parse_study
 from tests.running import ROOT
 
 SEED = load_study(ROOT / "configs" / "seed-machine.yaml")

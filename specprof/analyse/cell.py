@@ -8,6 +8,7 @@ import numpy as np
 
 from specprof.analyse import stats, wall
 from specprof.analyse.acceptance import accepted_at, conditional
+from specprof.analyse.attached import counted_acceptance
 from specprof.analyse.evidence import NOTHING, Key, Series, contrast
 from specprof.analyse.results import (
     AcceptanceCounts,
@@ -28,6 +29,7 @@ def cell_figures(
     tag, protocol, arm, concurrency = key
     cell = series.cell
     drafted = bool(series.pooled("num_steps").sum())
+    counted = None if drafted else counted_acceptance(series)
     throughput = _throughput(series)
     predicted = _predicted_wall(series, prefill_speed)
     wall_s = float(np.mean([frame.wall_s for frame in series.frames]))
@@ -44,7 +46,7 @@ def cell_figures(
         concurrency=concurrency,
         num_requests=len(series.pooled("e2el")),
         num_launches=len({frame.data.launch for frame in series.frames}),
-        prompt_tokens=stats.median(series.pooled("prompt_tokens")),
+        prompt_tokens=_prompt_tokens(series),
         output_tokens=stats.median(series.pooled("output_tokens")),
         throughput_tok_s=throughput,
         decode_speed_tok_s=stats.median(series.pooled("decode_speed")),
@@ -53,12 +55,14 @@ def cell_figures(
         itl_s=_percentiles(np.concatenate([frame.gaps for frame in series.frames])),
         e2el_s=_percentiles(series.pooled("e2el")),
         chars_per_s=_scaled(throughput, _chars_per_token(series)),
-        acceptance_length=stats.ratio(*series.clusters("num_accepted", "num_steps"), offset=1.0) if drafted else None,
+        acceptance_length=stats.ratio(*series.clusters("num_accepted", "num_steps"), offset=1.0)
+        if drafted
+        else (counted.length if counted else None),
         acceptance_length_request_mean=_request_mean(series) if drafted else None,
-        acceptance_rate=stats.ratio(*series.clusters("num_accepted", "num_drafted")) if drafted else None,
+        acceptance_rate=_acceptance_rate(series) or (counted.rate if counted else None),
         survival=survived,
         conditional=tuple(stats.point(v) for v in conditional([s.value or 0.0 for s in survived])),
-        acceptance_counts=_counts(series) if cell.speculative_config else None,
+        acceptance_counts=(counted.counts if counted else _counts(series)) if cell.speculative_config else None,
         tokens_per_engine_step=stats.ratio(*series.clusters("output_tokens", "engine_steps")),
         wall_s=Figure(wall_s),
         predicted_wall_s=Figure(predicted),
@@ -73,6 +77,11 @@ def cell_figures(
         loops=loops,
         gates=gates,
     )
+
+
+def _prompt_tokens(series: Series) -> Figure:
+    lengths = series.pooled("prompt_tokens")
+    return stats.median(lengths) if lengths.any() else NOTHING  # 0 where the server does not count them
 
 
 def _throughput(series: Series) -> Figure:
@@ -130,6 +139,12 @@ def _sum_of_rates(series: Series) -> float:
 
 def _counts(series: Series) -> AcceptanceCounts:
     return AcceptanceCounts(*(int(series.pooled(name).sum()) for name in ("num_steps", "num_drafted", "num_accepted")))
+
+
+def _acceptance_rate(series: Series) -> Figure | None:
+    """None where nothing was drafted, as far as the requests tell."""
+    drafted = series.pooled("num_drafted").sum()
+    return stats.ratio(*series.clusters("num_accepted", "num_drafted")) if drafted else None
 
 
 def _request_mean(series: Series) -> Figure:

@@ -14,7 +14,7 @@ from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import GateFinding, Severity
 from specprof.analyse.stats import t_quantile, variance_of_mean
 from specprof.analyse.steady import ratio_interval, relative_noise, step_means
-from specprof.records import Role
+from specprof.records import CachePolicy, Role
 
 MAX_DRIFT = 0.02
 SINGLE_LAUNCH_TOLERANCE = 1.10  # one launch of each arm: their luck differs by a few percent, and nothing shows it
@@ -25,7 +25,7 @@ GATE_CONFIDENCE = 0.9999  # a study asks these questions once per launch or cell
 CHANCE_OF_REPEAT = 0.01
 SPEEDUP_TOLERANCE = 1.05  # a gain may exceed its tokens per step by what measuring noise can do, and no more
 
-Texts = Mapping[str, Sequence[int]]  # prompt id → token ids
+Texts = Mapping[str, Sequence[int]]  # prompt id → token ids; characters where a server streams no ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,13 @@ def first_difference(mine: Sequence[int], theirs: Sequence[int]) -> int | None:
 
 
 def texts(frame: CellFrame) -> Texts:
-    """Token ids by prompt."""
-    return dict(zip(frame.requests["prompt_id"], frame.lists("token_ids"), strict=True))
+    """Token ids by prompt; of a server that streams none, the characters of the texts."""
+    if frame.names_tokens:
+        return dict(zip(frame.requests["prompt_id"], frame.lists("token_ids"), strict=True))
+    return {
+        name: [ord(character) for character in text]
+        for name, text in zip(frame.requests["prompt_id"], frame.requests["text"], strict=True)
+    }
 
 
 def changed_output(frame: CellFrame, off: Sequence[CellFrame]) -> Iterator[GateFinding]:
@@ -81,7 +86,8 @@ def changed_output(frame: CellFrame, off: Sequence[CellFrame]) -> Iterator[GateF
         return
     controls = [divergence(texts(twin), texts(other)) for other in off if other is not twin]
     control = max(controls, key=lambda d: d.num_differ / max(d.num_compared, 1), default=Divergence(0, 0))
-    where = f"first at token {changed.first_position + 1} of {changed.first_prompt}"
+    unit = "token" if frame.names_tokens else "character"
+    where = f"first at {unit} {changed.first_position + 1} of {changed.first_prompt}"
     evidence = f"{changed.num_differ} of {changed.num_compared} greedy texts differ from the off arm's, {where}"
     if not control.num_compared:
         remedy = "Measure the off arm at a second N or in a second block, so that rounding can be told from a fault."
@@ -189,6 +195,8 @@ def cached_repeats(frames: Sequence[CellFrame]) -> dict[int, GateFinding]:
     alone: dict[tuple[int, str, bool], list[CellFrame]] = defaultdict(list)
     for frame in frames:
         requests = frame.requests
+        if frame.cell.cache is CachePolicy.REPLAY or frame.cell.role is Role.OPEN:
+            continue
         if frame.cell.concurrency == 1 and not requests.empty and requests["cached_tokens"].isna().all():
             alone[frame.data.launch, frame.cell.tag, frame.cell.guided].append(frame)
     found: dict[int, GateFinding] = {}

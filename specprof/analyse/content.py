@@ -80,7 +80,7 @@ def content_effects(evidence: Evidence) -> Iterator[ContentFigures]:
 def _pairs(evidence: Evidence) -> Iterator[tuple[tuple[str, Series], tuple[str, Series]]]:
     groups: dict[tuple[str, str, int], list[tuple[str, Series]]] = {}
     for (tag, protocol, arm, concurrency), series in evidence.series_of(Role.FIGURE):
-        if len(series.pooled("tpot")):
+        if len(series.pooled("tpot")) and len(series.pooled("engine_steps")):
             groups.setdefault((protocol, arm, concurrency), []).append((tag, series))
     for members in groups.values():
         yield from combinations(members, 2)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from specprof.analyse import comparisons, ordering, sampled, stats
 from specprof.analyse.frames import CellFrame
+from specprof.analyse.gates.machine import slower_clocks
 from specprof.analyse.results import CellFigures, Figure
 from specprof.analyse.stats import Array
 from specprof.analyse.steady import full_load_seconds, relative_noise, step_time_by_load
@@ -80,7 +81,8 @@ def key_of(cell: Cell | CellFigures) -> Key:
 
 
 class Evidence:
-    """The cells of a study, sorted by what they are for. A cell whose every request failed is in no series.
+    """The cells of a study, sorted by what they are for. A cell whose every request failed is in no series, nor is an
+    open loop, whose throughput is what was offered (`analyse.service`).
 
     `scores`: sampled texts as the target finds them, by cell key.
     """
@@ -90,15 +92,21 @@ class Evidence:
         grouped: dict[Key, list[CellFrame]] = defaultdict(list)
         for frame in self.frames:
             cell = frame.cell
-            if cell.role is not Role.SENTINEL and not frame.requests.empty:
+            if cell.role not in (Role.SENTINEL, Role.OPEN) and not frame.requests.empty:
                 grouped[key_of(cell)].append(frame)
         self.series = {key: Series(tuple(found)) for key, found in sorted(grouped.items(), key=lambda item: item[0])}
         self.drift = comparisons.drift(self.frames)
+        self.slower_clocks = slower_clocks(self.frames)
         self.sampled = sampled.examine(self.frames, scores or {})
 
     def series_of(self, role: Role) -> Iterator[tuple[Key, Series]]:
         """Series of one role."""
         return ((key, series) for key, series in self.series.items() if series.cell.role is role)
+
+    @property
+    def open_loops(self) -> list[CellFrame]:
+        """The cells whose requests came by the clock."""
+        return [frame for frame in self.frames if frame.cell.role is Role.OPEN]
 
     def failed(self, key: Key) -> list[CellFrame]:
         """The cells of a series' key that have nothing but failures."""

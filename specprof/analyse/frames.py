@@ -63,13 +63,16 @@ class CellFrame:
     @cached_property
     def requests(self) -> pd.DataFrame:
         """One row per measured request that ended as asked."""
-        return _derived(self.table)
+        return self._derived(self.table)
 
     @cached_property
     def all_requests(self) -> pd.DataFrame:
         """The same with those that kept a mixed batch full: everything the engine's own counters saw."""
         table = self._after_warmup.filter(_ended_well(self._after_warmup))
-        return self.requests if table.num_rows == self.table.num_rows else _derived(table)
+        return self.requests if table.num_rows == self.table.num_rows else self._derived(table)
+
+    def _derived(self, table: pa.Table) -> pd.DataFrame:
+        return _derived(table, speculates=bool(self.cell.speculative_config))
 
     @cached_property
     def tpot_s(self) -> float:
@@ -101,19 +104,27 @@ class CellFrame:
         gaps = np.diff(flat) / NS
         return np.asarray(np.delete(gaps, starts - 1), dtype=float)
 
+    @cached_property
+    def names_tokens(self) -> bool:
+        """Whether the server streamed the ids of the tokens it wrote, so that a chunk is known by its tokens."""
+        return any(len(ids) for ids in self.lists("token_ids"))
+
     def lists(self, column: str) -> list[NDArray[np.int64]]:
         """A list column as one numpy array per request (missing lists are empty)."""
         return [np.asarray(row if row is not None else [], dtype=np.int64) for row in self.table[column].to_pylist()]
 
 
-def _derived(table: pa.Table) -> pd.DataFrame:
-    """METHOD 1's quantities of every request, one row each."""
+def _derived(table: pa.Table, *, speculates: bool) -> pd.DataFrame:
+    """METHOD 1's quantities of every request, one row each. Engine steps are NaN where the server tells none of them.
+
+    Tokens are those of the chunks: the server's ids, or its own count of the text (`records.Request`).
+    """
     frame: pd.DataFrame = table.select(_PLAIN + _SERVER).to_pandas()
     scheduled, sent, done = (_column(table, name) / NS for name in ("scheduled_ns", "sent_ns", "done_ns"))
     first, last = _edges(table["chunk_ns"])
     first_tokens, _ = _edges(table["chunk_tokens"])
     frame["sent"], frame["first"], frame["last"], frame["done"] = sent, first / NS, last / NS, done
-    frame["output_tokens"] = _lengths(table["token_ids"])
+    frame["output_tokens"] = _sums(table["chunk_tokens"])
     frame["num_chunks"] = _lengths(table["chunk_ns"])
     frame["chars"] = pc.utf8_length(table["text"]).to_numpy(zero_copy_only=False).astype(float)
     frame["client_queue"] = sent - scheduled
@@ -124,8 +135,12 @@ def _derived(table: pa.Table) -> pd.DataFrame:
     decoding = frame["last"] - frame["first"]
     frame["tpot"] = decoding / frame["later_tokens"].where(frame["later_tokens"] > 0)
     frame["decode_speed"] = 1 / frame["tpot"].where(frame["tpot"] > 0)
-    accepted = frame["num_accepted"].fillna(0).to_numpy(dtype=float)
+    accepted = frame["num_accepted"].to_numpy(dtype=float, na_value=np.nan)
     tokens, chunks = (frame[name].to_numpy(dtype=float) for name in ("output_tokens", "num_chunks"))
+    if not speculates:
+        accepted = np.nan_to_num(accepted)  # a step without a draft accepts nothing
+    chunks = np.where(_lengths(table["token_ids"]) > 0, chunks, 0.0)  # of others nobody knows which steps they are
+    accepted = np.where(np.isnan(accepted) & (chunks > 0), tokens - chunks, accepted)
     frame["engine_steps"] = engine_steps(tokens, accepted, chunks)
     return frame
 
@@ -135,7 +150,7 @@ def _ended_well(table: pa.Table) -> pa.Array:
 
 
 def _has_tokens(table: pa.Table) -> pa.Array:
-    return pc.greater(pc.fill_null(pc.list_value_length(table["token_ids"]), 0), 0)
+    return pc.greater(pc.fill_null(pc.list_value_length(table["chunk_tokens"]), 0), 0)
 
 
 def _column(table: pa.Table, name: str) -> Array:
@@ -144,6 +159,14 @@ def _column(table: pa.Table, name: str) -> Array:
 
 def _lengths(column: pa.ChunkedArray) -> Array:
     return np.asarray(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), dtype=float)
+
+
+def _sums(column: pa.ChunkedArray) -> Array:
+    """The sum of each list."""
+    flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    up_to = np.concatenate([[0.0], np.cumsum(flat, dtype=float)])
+    ends = np.cumsum(_lengths(column)).astype(int)
+    return np.diff(up_to[np.concatenate([[0], ends])])
 
 
 def _edges(column: pa.ChunkedArray) -> tuple[Array, Array]:

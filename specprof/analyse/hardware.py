@@ -45,6 +45,8 @@ def served_on(environment: Mapping[str, Any], launch: int) -> Hardware | None:
     Pipeline stages read one after the other, so only tensor and data parallelism add their bandwidths.
     """
     facts = environment.get("launches", {}).get(str(launch), {})
+    if facts.get("kind") == "attach":
+        return None  # the environment is the client's; nobody told what the server runs on
     gpus = environment.get("gpus") or ()
     row = hardware(str(gpus[0].get("name"))) if gpus and facts.get("device") != "cpu" else None
     extra = facts.get("extra", {})

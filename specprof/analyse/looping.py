@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from specprof.analyse import stats
 from specprof.analyse.evidence import NOTHING, Evidence, Key, Series
-from specprof.analyse.loops import looping_tokens
 from specprof.analyse.results import Figure, Loops
 from specprof.records import Role, Stop
+from specprof.study.loops import looping_tokens
 
 
 def own_ends(evidence: Evidence, key: Key) -> dict[str, int]:
@@ -42,6 +42,8 @@ def loop_evidence(series: Series, ends: Mapping[str, int]) -> Loops | None:
     for frame in series.frames:
         names = frame.requests["prompt_id"]
         for name, ids, chunks in zip(names, frame.lists("token_ids"), frame.lists("chunk_tokens"), strict=True):
+            if not len(ids):
+                continue  # the server does not say which tokens it wrote
             flags = looping_tokens(ids)
             looping[name] = looping.get(name, False) or bool(flags.any())
             num_flagged += bool(flags.any())

@@ -47,8 +47,8 @@ def observe(cell: CellFigures, drafter: str) -> Seen | None:
         plain = Observation(cell.tag, cell.arm, cell.concurrency, 0.0, 1.0, throughput)
         return Seen(cell, 0, "", 0.0, plain)
     counts, asked = cell.acceptance_counts, _draft_tokens(cell)
-    if counts is None or not asked:
-        return None
+    if counts is None or not asked or (counts.num_drafted and not counts.num_steps):
+        return None  # the last: a server that counts drafted tokens and not the steps that carried them
     # Of a text's engine steps the first reads the prompt and carries no draft.
     decoding = max(cell.num_requests * ((cell.output_tokens.value or 0.0) / per_step - 1), 1.0)
     share = min(counts.num_steps / decoding, 1.0)

@@ -11,7 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specprof.analyse.cache import CacheFigures
+    from specprof.analyse.frontier import FrontierFigures
+    from specprof.analyse.guided import GuidedFigures
+    from specprof.analyse.interference import InterferenceFigures
+    from specprof.analyse.pipeline import PipelineFigures
+    from specprof.analyse.quality import QualityFigures
+    from specprof.analyse.sampled import SurpriseFigures
+    from specprof.analyse.service_results import ServiceFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,38 +228,6 @@ class CutFigures:
     whole: Figure
 
 
-@dataclass(frozen=True, slots=True)
-class SurpriseFigures:
-    """Gate 8 for sampled texts: what the target, speculation off, thinks of every token that was written (METHOD 7).
-
-    Surprise is -ln of a token's probability when it was sampled, in nats, and always *at least* so much:
-    `mean_slack_nats` is how much more its mean may be, None where the scores leave it open. `impossible` counts tokens
-    below 1e-8 or outside top-k and top-p; None where penalty, mask or grammar keep the scores from telling. The
-    p-values, adjusted for all comparisons of the study, are of this arm against the off arm over all N: None for the
-    off arm itself, and where nothing could be compared.
-    """
-
-    tag: str
-    protocol: str
-    stop: str
-    length: int
-    arm: str
-    method: str
-    concurrency: int
-    temperature: float
-    num_texts: int
-    num_unscored: int
-    num_tokens: int
-    impossible: int | None
-    largest_nats: float
-    beyond_8_per_1024: Figure
-    beyond_10_per_1024: Figure
-    mean_nats: Figure
-    mean_slack_nats: float | None
-    tail_p_value: float | None = None
-    mean_p_value: float | None = None
-
-
 class MixVerdict(StrEnum):
     """Whether sharing a batch costs a content more than 5% of its decode speed. Undecided is an answer."""
 
@@ -374,6 +352,13 @@ class StudyFigures:
     arms: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  # speculative flags, None: without
     mixes: tuple[MixFigures, ...] = ()
     decisions: tuple[DecisionFigures, ...] = ()
+    frontiers: tuple[FrontierFigures, ...] = ()  # where the study names a TPOT target
+    service: ServiceFigures | None = None  # where it holds open loops
+    cache: CacheFigures | None = None  # where it replays traffic with a warm prefix cache
+    quality: tuple[QualityFigures, ...] = ()  # where texts of closed loops are judged
+    guided: tuple[GuidedFigures, ...] = ()  # where protocols differ by `guided` alone
+    interference: tuple[InterferenceFigures, ...] = ()  # where long prompts came among steady decoders
+    pipeline: tuple[PipelineFigures, ...] = ()  # where the engine has several pipeline stages
 
     @property
     def tags(self) -> tuple[str, ...]:

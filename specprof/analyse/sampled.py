@@ -26,7 +26,7 @@ import pyarrow as pa
 from specprof.analyse import stats
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.permutation import holm, sign_flip
-from specprof.analyse.results import Figure, GateFinding, Severity, SurpriseFigures
+from specprof.analyse.results import Figure, GateFinding, Severity
 from specprof.analyse.stats import Array
 from specprof.analyse.surprise import IMPOSSIBLE_NATS, TAIL_NATS, ScoredCell, scored_cell
 from specprof.records import Cell, arm_in_words, is_sampled
@@ -37,6 +37,38 @@ PER_TOKENS = 1024
 
 Key = tuple[str, str, str, int]  # tag, protocol, arm, concurrency
 Arm = tuple[str, str, str]  # tag, protocol, arm
+
+
+@dataclass(frozen=True, slots=True)
+class SurpriseFigures:
+    """Gate 8 for sampled texts: what the target, speculation off, thinks of every token that was written (METHOD 7).
+
+    Surprise is -ln of a token's probability when it was sampled, in nats, and always *at least* so much:
+    `mean_slack_nats` is how much more its mean may be, None where the scores leave it open. `impossible` counts tokens
+    below 1e-8 or outside top-k and top-p; None where penalty, mask or grammar keep the scores from telling. The
+    p-values, adjusted for all comparisons of the study, are of this arm against the off arm over all N: None for the
+    off arm itself, and where nothing could be compared.
+    """
+
+    tag: str
+    protocol: str
+    stop: str
+    length: int
+    arm: str
+    method: str
+    concurrency: int
+    temperature: float
+    num_texts: int
+    num_unscored: int
+    num_tokens: int
+    impossible: int | None
+    largest_nats: float
+    beyond_8_per_1024: Figure
+    beyond_10_per_1024: Figure
+    mean_nats: Figure
+    mean_slack_nats: float | None
+    tail_p_value: float | None = None
+    mean_p_value: float | None = None
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.frames import CellFrame
-from specprof.analyse.loops import distinct_share, looping_tokens
 from specprof.analyse.results import Sample
 from specprof.records import Role
+from specprof.study.loops import distinct_share, looping_tokens
 
 MAX_CHARS = 1200
 

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from specprof.analyse import comparisons, gates, stats
+from specprof.analyse.attached import attached_notes
 from specprof.analyse.cell import cell_figures
 from specprof.analyse.content import content_effects, identity, two_cuts
 from specprof.analyse.evidence import Evidence, Key, Series, key_of
+from specprof.analyse.interference import interference
 from specprof.analyse.looping import loop_evidence, own_ends
 from specprof.analyse.mixed import mixed_effects
+from specprof.analyse.pipeline import pipeline_figures
 from specprof.analyse.results import (
     CellFigures,
     Figure,
@@ -25,6 +28,7 @@ from specprof.analyse.results import (
     Severity,
     StudyFigures,
 )
+from specprof.analyse.service import NOTHING_ASKED, Asked, service_figures
 from specprof.analyse.split import split_gains
 from specprof.records import Role
 
@@ -34,11 +38,20 @@ LimitsOf = Mapping[int, gates.Limits]  # by launch number
 ALONE, TOGETHER = "one long prompt alone", "short prompts at once"
 
 
-def analyse(study: str, evidence: Evidence, environment: Mapping[str, Any], order: Sequence[str] = ()) -> StudyFigures:
-    """Every figure of a study, shown in the `order` in which the study names its content tags and protocols."""
-    prefill = [_prefill(key, series) for key, series in evidence.series_of(Role.PREFILL)]
+def analyse(
+    study: str,
+    evidence: Evidence,
+    environment: Mapping[str, Any],
+    order: Sequence[str] = (),
+    asked: Asked = NOTHING_ASKED,
+) -> StudyFigures:
+    """Every figure of a study, shown in the `order` in which the study names its content tags and protocols.
+
+    `asked`: what makes an answer of an open loop a useful one.
+    """
+    prefill = [_prefill(key, series) for key, series in evidence.series_of(Role.PREFILL) if _counts_prompts(series)]
     speeds = {(p.tag, p.arm, p.concurrency): p.speed_tok_s.value for p in prefill if p.shape == TOGETHER}
-    of_launch = (evidence.drift, comparisons.cached_repeats(evidence.frames))
+    of_launch = (evidence.drift, comparisons.cached_repeats(evidence.frames), gates.rehearsed(environment))
     limits = {launch: gates.limits(environment, launch) for launch in {f.data.launch for f in evidence.frames}}
     shown = [_cell(key, series, evidence, speeds, of_launch, limits) for key, series in evidence.series_of(Role.FIGURE)]
     by_key = {key_of(cell): cell for cell in shown}
@@ -51,7 +64,8 @@ def analyse(study: str, evidence: Evidence, environment: Mapping[str, Any], orde
 
     def place(item: Any) -> tuple[Any, ...]:
         protocol = getattr(item, "protocol", "")
-        return rank(item.tag), rank(protocol), item.concurrency, item.arm != evidence.off_arm, item.arm
+        load = getattr(item, "concurrency", 0)
+        return rank(item.tag), rank(protocol), load, item.arm != evidence.off_arm, item.arm
 
     return StudyFigures(
         study=study,
@@ -60,11 +74,14 @@ def analyse(study: str, evidence: Evidence, environment: Mapping[str, Any], orde
         gains=tuple(sorted((gain for gain in split if gain is not None), key=place)),
         prefill=tuple(sorted(prefill, key=place)),
         verdicts=(),
-        notes=tuple(_notes(evidence)),
+        notes=(*_notes(evidence), *attached_notes(environment)),
         contents=tuple(content_effects(evidence)),
         cuts=tuple(two_cuts(evidence)),
         surprise=tuple(sorted(evidence.sampled.figures, key=place)),
         mixes=tuple(sorted(mixes, key=place)),
+        interference=tuple(interference(evidence, limits)),
+        pipeline=tuple(sorted(pipeline_figures(evidence, environment, shown), key=place)),
+        service=service_figures(evidence.open_loops, asked, rank, of_launch, limits),
         arms=dict(sorted(_speculation(evidence).items())),
     )
 
@@ -86,6 +103,11 @@ def _cell(
     loops = loop_evidence(series, own_ends(evidence, key))
     found = tuple(_gates(key, series, evidence, loops, of_launch, limits))
     return cell_figures(key, series, prefill_speed=speeds.get((tag, arm, concurrency)), loops=loops, gates=found)
+
+
+def _counts_prompts(series: Series) -> bool:
+    """Whether the server says how long the prompts were that it read."""
+    return all(frame.requests["prompt_tokens"].sum() > 0 for frame in series.frames)
 
 
 def _prefill(key: Key, series: Series) -> PrefillFigures:
@@ -120,6 +142,8 @@ def _gates(
     for frame in (*series.frames, *evidence.failed(key)):
         found += [*gates.cell_gates(frame, loops, limits[frame.data.launch]), *comparisons.changed_output(frame, off)]
         found += [by_launch[frame.data.launch] for by_launch in of_launch if frame.data.launch in by_launch]
+        if (slower := evidence.slower_clocks.get(frame.cell.key)) is not None:
+            found.append(slower)
     without = evidence.series.get((tag, protocol, evidence.off_arm or "", concurrency))
     if without is not None and series.cell.speculative_config:
         found += comparisons.length_mismatch(*(s.log_by_prompt("output_tokens") for s in (series, without)))
@@ -132,7 +156,7 @@ def _gates(
 
 
 def _above_cause(on: Series, off: Series) -> Iterator[GateFinding]:
-    if not (len(on.pooled("tpot")) and len(off.pooled("tpot"))):
+    if not all(len(series.pooled(column)) for series in (on, off) for column in ("tpot", "engine_steps")):
         return
     with_drafts, without = identity(on), identity(off)
     gain = exp(with_drafts.total - without.total)
@@ -152,7 +176,14 @@ def _notes(evidence: Evidence) -> Iterator[str]:
         tag, protocol, arm, concurrency = key
         why = next(iter(evidence.failed(key)[0].failures["error"]), "no request was measured")
         yield f"{tag}, {protocol}, {arm}, N = {concurrency}: no figure, every request failed ({why})."
-    if unscored := evidence.sampled.unscored:
+    unscored = evidence.sampled.unscored
+    nameless = [key for key in unscored if not any(frame.names_tokens for frame in evidence.series[key].frames)]
+    if nameless:
+        yield (
+            f"Gate 8 cannot be asked of {len(nameless)} sampled cells: the server does not say which tokens it wrote, "
+            "so that the target cannot be asked about them."
+        )
+    if unscored := tuple(key for key in unscored if key not in nameless):
         yield (
             f"Gate 8 is open for {len(unscored)} sampled cells whose texts the target has not scored yet: "
             "'specprof run' does so when everything is measured."

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specprof.cli.app import ConfigArgument, app, console
+from specprof.cli.app import ConfigArgument, app, console, errors
 from specprof.errors import InputError
 
 ResultsOption = Annotated[Path, typer.Option("--results", help="Where studies are kept.")]
@@ -19,7 +19,7 @@ def doctor(
 ) -> None:
     """Can this machine run it: engine, versions, GPUs, known-bad combinations, disk, ports; says what to do."""
     from specprof.engine.doctor import examine, print_checks
-    from specprof.study.config import load_study
+    from specprof.study.reading import load_study
 
     checks = examine(load_study(config) if config is not None else None)
     print_checks(checks, console)
@@ -38,8 +38,8 @@ def plan(
     ] = None,
 ) -> None:
     """Cells, launches, estimated time; starts nothing. `--for policy`: the smallest grid that can decide."""
-    from specprof.study.config import load_study
     from specprof.study.plan import make_plan
+    from specprof.study.reading import load_study
     from specprof.terminal import print_plan
 
     if purpose not in (None, "policy"):
@@ -79,12 +79,14 @@ def run(
     from specprof.decide.conclude import conclude
     from specprof.decide.looks import enough
     from specprof.measure.environment import client, machine
+    from specprof.measure.quality import require_runnable
     from specprof.store import Store
-    from specprof.study.config import load_study
     from specprof.study.plan import make_plan
+    from specprof.study.reading import load_study
 
     study = load_study(config)
     make_plan(study)  # whatever is wrong with the prompts shows before a folder is made
+    require_runnable(study)
     text = config.read_text(encoding="utf-8")
     store = Store.create(results / study.study, text, study.content_hash())
     with store.lock():
@@ -98,6 +100,7 @@ def run(
                 console.print(f"{store.root}: decided after {num_blocks} blocks.", highlight=False)
                 break
         _score(study, make_plan(study), store)
+        _judge(study, make_plan(study), store)
     if report_after:
         from specprof.cli.reading import report_on
 
@@ -106,18 +109,24 @@ def run(
 
 def _measure(study: Any, laid_out: Any, store: Any) -> None:
     from specprof.engine.builtin import require_folders
+    from specprof.engine.study_checks import require_startable
+    from specprof.measure.agenda import Agenda
     from specprof.measure.loop import run_study
+    from specprof.study.ladder import may_end_early
     from specprof.terminal import run_display
 
-    total = len(laid_out.cells)
-    sealed = sum(store.is_sealed(cell.key) for cell in laid_out.cells)
-    if sealed == total:
-        console.print(f"{store.root}: all {total} cells are measured already.", highlight=False)
+    agenda = Agenda(study, laid_out, store)
+    sealed, left = agenda.num_sealed(), agenda.num_left()
+    if not left:
+        console.print(f"{store.root}: all {sealed} cells are measured already.", highlight=False, soft_wrap=True)
         return
     require_folders(study)  # not after the first arms have been measured for ten minutes
+    require_startable(study, lambda said: errors.print(f"Known: {said}", highlight=False, soft_wrap=True, markup=False))
     if sealed:
-        console.print(f"{store.root}: {sealed} of {total} cells are measured; going on.", highlight=False)
-    with run_display(console, laid_out, sealed) as display:
+        total = f"{'up to ' if may_end_early(study) else ''}{sealed + left}"
+        going_on = f"{store.root}: {sealed} of {total} cells are measured; going on."
+        console.print(going_on, highlight=False, soft_wrap=True)
+    with run_display(console, laid_out, sealed, sealed + left) as display:
         run_study(study, laid_out, store, display)
 
 
@@ -130,5 +139,20 @@ def _score(study: Any, laid_out: Any, store: Any) -> None:
     if not waiting.cells:
         return
     console.print(f"{store.root}: scoring the texts of {len(waiting.cells)} sampled cells.", highlight=False)
-    with run_display(console, waiting, sealed=0) as display:
+    with run_display(console, waiting, sealed=0, total=len(waiting.cells)) as display:
         score_study(study, laid_out, store, display)
+
+
+def _judge(study: Any, laid_out: Any, store: Any) -> None:
+    """Mark which sealed texts are good, where the study names a check of their quality."""
+    from rich.progress import Progress
+
+    from specprof.measure.quality import judge_study, unjudged
+
+    waiting = unjudged(study, laid_out, store)
+    if not waiting:
+        return
+    console.print(f"{store.root}: judging the texts of {len(waiting)} cells.", highlight=False, soft_wrap=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        texts = progress.add_task("texts", total=sum(len(cell.prompt_ids) for cell in waiting))
+        judge_study(study, laid_out, store, lambda: progress.advance(texts))

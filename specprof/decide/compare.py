@@ -38,6 +38,7 @@ from specprof.decide.fairness import (
     condition_differences,
     engine_differences,
     require_fair,
+    require_same_cache,
 )
 from specprof.errors import InputError
 from specprof.records import Role, arm_in_words
@@ -72,7 +73,8 @@ class MeasuredStudy:
     @classmethod
     def read(cls, store: Store) -> MeasuredStudy:
         """From a results folder."""
-        return cls.of(Side.of(store), Evidence(store.cells(), store.scores()), environment(store))
+        side = Side.of(store)
+        return cls.of(side, Evidence(store.cells(), store.scores()), environment(store, side.study))
 
     @classmethod
     def of(cls, side: Side, evidence: Evidence, surroundings: Mapping[str, Any]) -> MeasuredStudy:
@@ -119,6 +121,7 @@ def compare(store_a: Store, store_b: Store, options: Options = DEFAULTS) -> Comp
 def compare_studies(a: MeasuredStudy, b: MeasuredStudy, options: Options = DEFAULTS) -> Comparison:
     """The same of studies at hand. One object on both sides is one study: its arms then pair by block."""
     _require_known(options)
+    require_same_cache(a.side, b.side)
     suites = Suites([a.side, b.side])
     found = _Found()
     for arms in _arm_pairs(a, b, options):

@@ -5,14 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from specprof.analyse.cache import cache_figures
 from specprof.analyse.evidence import Evidence
+from specprof.analyse.frontier import frontiers
+from specprof.analyse.guided import guided_effects
+from specprof.analyse.quality import answer_quality, quality_notes
 from specprof.analyse.results import Sample, StudyFigures
 from specprof.analyse.samples import samples
+from specprof.analyse.service import asked_by
 from specprof.analyse.study import analyse
 from specprof.decide.policy import decisions
 from specprof.decide.verdict import judge
+from specprof.records import CachePolicy
 from specprof.store import Store
-from specprof.study.config import Study, parse_study
+from specprof.study.config import Study
+from specprof.study.quality import checks_of
+from specprof.study.reading import parse_study
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +38,35 @@ def conclude(store: Store) -> Conclusion:
     study = parse_study(store.study_text, str(store.root / "study.yaml"))
     evidence = Evidence(store.cells(), store.scores())
     figures = analyse(
-        study.study, evidence, environment(store), order=[*(w.tag for w in study.workloads), *study.protocols]
+        study.study,
+        evidence,
+        environment(store, study),
+        order=[*(w.tag for w in study.workloads), *study.protocols],
+        asked=asked_by(study, store.quality()),
     )
+    marks, checks = store.marks(), checks_of(study)
+    quality = tuple(answer_quality(evidence, [cell for cell in figures.cells if cell.tag in checks], marks))
     judged = replace(
         figures,
+        notes=(*figures.notes, *quality_notes(study, evidence, marks)),
         verdicts=tuple(judge(study, evidence, store.verdicts())),
         decisions=tuple(decisions(study, figures, evidence)),
+        frontiers=frontiers(figures.cells, _tpot_targets(study)),
+        cache=cache_figures(evidence.frames),
+        quality=quality,
+        guided=tuple(guided_effects(evidence, figures.cells, quality)),
     )
     return Conclusion(judged, samples(evidence), study, evidence)
 
 
-def environment(store: Store) -> dict[str, Any]:
-    """The machine, specprof, and what each launch really ran."""
+def environment(store: Store, study: Study) -> dict[str, Any]:
+    """The machine, specprof, what each launch really ran, and the cache policy where it is not the usual one."""
     launches = {str(number): asdict(facts) for number, facts in store.facts().items()}
-    return {**store.environment(), "launches": launches}
+    policy = {"cache": study.cache.value} if study.cache is CachePolicy.REPLAY else {}
+    return {**store.environment(), **policy, "launches": launches}
+
+
+def _tpot_targets(study: Study) -> dict[str, float]:
+    """The TPOT a content must keep, seconds, of the contents that name one."""
+    named = ((work.tag, work.targets.tpot) for work in study.workloads if work.targets is not None)
+    return {tag: tpot for tag, tpot in named if tpot is not None}

@@ -23,8 +23,9 @@ from specprof.analyse.evidence import Series
 from specprof.errors import InputError
 from specprof.records import Cell, EngineFacts, Prompt, Stop
 from specprof.store import Store
-from specprof.study.config import Study, Workload, load_study, parse_study
+from specprof.study.config import Study, Workload
 from specprof.study.prompts import load_workload, suite_hash
+from specprof.study.reading import load_study, parse_study
 
 MEMORY_TOLERANCE = 0.05  # a machine's memory as the system tells it varies by what the kernel keeps
 
@@ -51,7 +52,7 @@ _EFFECTIVE = (
 _NOT_CONDITIONS = (
     "key", "role", "block", "arm", "speculative_config", "tag", "protocol", "concurrency", "prompt_ids", "prompt_tags",
     "suite_hash", "engine_hash", "num_warmup", "stop", "mask_eos", "max_tokens", "sampling", "chat", "guided",
-    "warmup_tokens",
+    "warmup_tokens", "cache",
 )  # fmt: skip
 _SECRET = re.compile(r"(token|key|secret|password|passwd|credentials?)$", re.IGNORECASE)
 _MACHINE = ("cpu", "cores", "memory_gib", "gpus")
@@ -142,6 +143,16 @@ def require_fair(
         why = f"{len(rest)} things differ at once, and no ratio could say which of them did it"
         remedy = f"Change one at a time, or let a difference stand with --allow {rest[-1]} (the report will say so)"
     raise InputError(f"{labels[0]} and {labels[1]} (arm {arm}) cannot be compared fairly: {why}.\n{told}\n{remedy}.")
+
+
+def require_same_cache(a: Side, b: Side) -> None:
+    """Refuse a warm prefix cache beside none: nothing allows it, since no ratio of the two speaks of one cause."""
+    if a.study.cache is not b.study.cache:
+        told = "; ".join(f"{side.label}: cache: {side.study.cache}" for side in (a, b))
+        raise InputError(
+            f"{a.label} and {b.label} cannot be compared: one reads its prompts, the other takes some from a warm "
+            f"prefix cache ({told}). Measure both under one policy."
+        )
 
 
 def condition_differences(a: Cell, b: Cell) -> Iterator[Difference]:
@@ -286,7 +297,7 @@ def _asked(study: Study) -> dict[str, Any]:
     told = study.engine.model_dump(mode="json")
     flat = {f"args.{name.replace('-', '_')}": value for name, value in (told.get("args") or {}).items()}
     flat |= {f"env.{name}": value for name, value in (told.get("env") or {}).items()}
-    return flat | {name: told[name] for name in ("time_scale",) if name in told}
+    return flat | {name: told[name] for name in ("time_scale", "rehearsal") if name in told}
 
 
 def _effective(facts: Sequence[EngineFacts]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from specprof.engine import rehearsal
 from specprof.errors import InputError
 from specprof.study.config import VllmEngine
 
@@ -80,9 +81,10 @@ def build(
 ) -> Command:
     """The command that serves `model` (resolved) on `port`; `scratch` takes the engine's sockets."""
     check_args(spec)
+    check_rehearsal(spec, engine)
     argv = [sys.executable, "-m", _SERVERS[engine.device], "--model", model, "--host", HOST, "--port", str(port)]
     own = {key.replace("-", "_"): value for key, value in spec.args.items()}
-    argv += flags({**_common_args(spec), **(_cpu_args() if engine.device == "cpu" else {}), **own})
+    argv += flags({**_common_args(spec), **(_cpu_args(spec) if engine.device == "cpu" else {}), **own})
     if speculative_config is not None:
         argv += flags({
             "per_request_spec_decode_metrics": "detailed",
@@ -92,6 +94,7 @@ def build(
     env = {
         **_common_env(scratch),
         **(_cpu_env(spec) if engine.device == "cpu" else {}),
+        **({rehearsal.VARIABLE: "1"} if spec.rehearsal else {}),
         **({"HF_HUB_OFFLINE": "1"} if all(Path(name).exists() for name in local) else {}),
         **spec.env,
     }
@@ -105,6 +108,22 @@ def check_args(spec: VllmEngine) -> None:
         if name in _OURS:
             why = _WHY_OURS.get(name, "specprof sets it itself")
             raise InputError(f"engine.args.{key}: {why}. Remove it from args.")
+
+
+def check_rehearsal(spec: VllmEngine, engine: InstalledEngine) -> None:
+    """Refuse a rehearsal where it would spoil a real pipeline, or where vLLM would not find the plugin it needs."""
+    if not spec.rehearsal:
+        return
+    if engine.device != "cpu":
+        raise InputError(
+            f"engine.rehearsal: belongs to the CPU engine, and {engine.distribution} is the GPU build, which can run "
+            "the pipeline itself. Remove it."
+        )
+    if not rehearsal.is_installed():
+        raise InputError(
+            "engine.rehearsal: this environment does not know specprof's vLLM plugin; it was installed before there "
+            "was one. Install specprof again: pip install --no-deps ."
+        )
 
 
 def flags(args: Mapping[str, Any]) -> Iterator[str]:
@@ -162,7 +181,13 @@ def _common_args(spec: VllmEngine) -> dict[str, Any]:
     }
 
 
-def _cpu_args() -> dict[str, Any]:
+def _cpu_args(spec: VllmEngine) -> dict[str, Any]:
+    if count(spec, "pipeline_parallel_size") > 1:
+        return {
+            # Under --enforce-eager the stages start, and die at the first request.
+            "compilation_config": {"mode": 2, "backend": "eager"},
+            "gpu_memory_utilization": 0.08,  # of each stage
+        }
     return {
         "enforce_eager": True,
         # A share of RAM on the CPU build; the default of 0.92 fails as soon as something else holds 8%.
@@ -193,13 +218,17 @@ def usable_cores() -> int:
 def _small_machine_env(spec: VllmEngine) -> dict[str, str]:
     """The model in one process with a thread per core, instead of a worker process bound to all cores but one.
 
+    Several ranks are several processes all the same, of one thread each.
+
     By default vLLM spins on the core it keeps free while it waits for its worker. On two cores that halves the engine
     and displaces the very client that takes the time. Measured on two cores, float32: 1.6 times the speed at N = 1 and
     N = 8, and 15 s less to start. Larger machines keep vLLM's own binding of threads to cores.
     """
     cores = usable_cores()
-    if cores > _SMALL_MACHINE_CORES or any(count(spec, key) > 1 for key in RANKS):
+    if cores > _SMALL_MACHINE_CORES:
         return {}
+    if any(count(spec, key) > 1 for key in RANKS):  # each rank a process: bound to cores they would fight for one
+        return {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": str(cores)}
 
 

@@ -15,11 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specprof.engine import builtin, command, study_checks
+from specprof.engine import attach_checks, builtin, command, study_checks
 from specprof.engine.check import Check, Outcome, fail, ok, warn
 from specprof.engine.command import InstalledEngine
 from specprof.engine.hidden import MEDIA_PACKAGES
 from specprof.errors import InputError
+from specprof.study.attach import AttachEngine
 from specprof.study.config import Study, VllmEngine
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def examine(study: Study | None) -> list[Check]:
     """Look at the machine, and at what `study` asks of it. A simulated study needs no engine and no GPU."""
     checks = [_python(), *_cores(), _disk(), _loopback_port(), _chinese_font()]
     spec = study.engine if study is not None else None
+    if study is not None and isinstance(spec, AttachEngine):
+        return [*attach_checks.examine(study, spec), *checks]
     if spec is not None and not isinstance(spec, VllmEngine):
         return [*checks, ok("engine", "simulated: needs no vLLM and no GPU")]
     try:

@@ -1,24 +1,28 @@
-"""The blocking HTTP side of a vLLM-shaped server: is it ready, what does it count, what is it made of.
+"""The blocking HTTP side of a server: is it ready, what does it count, what is it made of.
 
-Nothing here runs inside a measured request. Plain `http.client`, so no proxy setting can stand between us and loopback.
+Nothing here runs inside a measured request. Plain `http.client`, so no proxy setting can stand between us and the
+server, and no redirection is followed, which could carry a token elsewhere.
 """
 
 from __future__ import annotations
 
 import http.client
 import math
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import orjson
 
-from specprof.errors import EngineError, EngineStartError
+from specprof.engine.access import OPEN, Access
+from specprof.errors import EngineError, EngineStartError, InputError
 from specprof.records import Counters
 
 TIMEOUT_S = 10.0
 _POLL_S = 0.5
+_NOT_OFFERED = (401, 403, 404, 405, 501)  # by the server, or by what stands before it
 
 # Counters field → the sample it sums over its labels (engines, finish reasons). Names as vLLM 0.32.0 exports them.
 _SAMPLES: Mapping[str, str] = {
@@ -37,12 +41,32 @@ _SAMPLES: Mapping[str, str] = {
     "kv_cache_usage": "vllm:kv_cache_usage_perc",
 }
 _PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-_WANTED = frozenset((*_SAMPLES.values(), _PER_POSITION))
+
+# What other engines call the same thing. Their counts of prompt tokens leave out cached ones, or do not say.
+_NAMES_ELSEWHERE: Mapping[str, str] = {
+    "sglang:generation_tokens_total": "vllm:generation_tokens_total",
+    "sglang:num_running_reqs": "vllm:num_requests_running",
+    "sglang:num_queue_reqs": "vllm:num_requests_waiting",
+    "sglang:token_usage": "vllm:kv_cache_usage_perc",
+    "llamacpp:tokens_predicted_total": "vllm:generation_tokens_total",
+    "llamacpp:requests_processing": "vllm:num_requests_running",
+    "llamacpp:requests_deferred": "vllm:num_requests_waiting",
+    "llamacpp:spec_decode_num_drafts_total": "vllm:spec_decode_num_drafts_total",
+    "llamacpp:spec_decode_num_draft_tokens_total": "vllm:spec_decode_num_draft_tokens_total",
+    "llamacpp:spec_decode_num_accepted_tokens_total": "vllm:spec_decode_num_accepted_tokens_total",
+    "llamacpp:spec_decode_num_accepted_tokens_per_pos_total": _PER_POSITION,
+}
+_WANTED = frozenset((*_SAMPLES.values(), _PER_POSITION, *_NAMES_ELSEWHERE))
 
 
-def scrape(base_url: str, *, timeout_s: float = TIMEOUT_S) -> Counters:
+def scrape(base_url: str, *, timeout_s: float = TIMEOUT_S, access: Access = OPEN) -> Counters:
     """Read `/metrics` once. Fields the server does not offer are None. EngineError if it cannot be read."""
-    return parse_metrics(_get(base_url, "/metrics", timeout_s).decode("utf-8", "replace"), time.perf_counter_ns())
+    return parse_metrics(metrics_text(base_url, timeout_s=timeout_s, access=access), time.perf_counter_ns())
+
+
+def metrics_text(base_url: str, *, timeout_s: float = TIMEOUT_S, access: Access = OPEN) -> str:
+    """The whole `/metrics` page. EngineError if it cannot be read."""
+    return _get(base_url, "/metrics", timeout_s, access).decode("utf-8", "replace")
 
 
 def parse_metrics(text: str, at_ns: int) -> Counters:
@@ -72,30 +96,30 @@ def _samples(text: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
         for sample in family.samples:
             if not math.isfinite(sample.value) or sample.value < 0:
                 raise ValueError(f"{sample.name} is {sample.value}")
-            yield sample.name, sample.labels, float(sample.value)
+            yield _NAMES_ELSEWHERE.get(sample.name, sample.name), sample.labels, float(sample.value)
 
 
-def reset_prefix_cache(base_url: str, *, timeout_s: float = TIMEOUT_S) -> bool | None:
+def reset_prefix_cache(base_url: str, *, timeout_s: float = TIMEOUT_S, access: Access = OPEN) -> bool | None:
     """Empty the prefix cache. False: the server refused (requests in flight). None: it offers no such call."""
-    status, body = _request("POST", base_url, "/reset_prefix_cache", timeout_s)
-    if status in (404, 405):
+    status, body = request("POST", base_url, "/reset_prefix_cache", timeout_s=timeout_s, access=access)
+    if status in _NOT_OFFERED:
         return None
     answer = _json(body, "/reset_prefix_cache") if body.strip() else {"success": status == 200}
     return bool(isinstance(answer, dict) and answer.get("success"))
 
 
-def server_info(base_url: str, *, timeout_s: float = TIMEOUT_S) -> Mapping[str, Any] | None:
+def server_info(base_url: str, *, timeout_s: float = TIMEOUT_S, access: Access = OPEN) -> Mapping[str, Any] | None:
     """The whole configuration as the server resolved it. None where it is not offered (it needs dev mode)."""
-    status, body = _request("GET", base_url, "/server_info?config_format=json", timeout_s)
+    status, body = request("GET", base_url, "/server_info?config_format=json", timeout_s=timeout_s, access=access)
     if status != 200:
         return None
     answer = _json(body, "/server_info")
     return answer if isinstance(answer, dict) else None
 
 
-def models(base_url: str, *, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
+def models(base_url: str, *, timeout_s: float = TIMEOUT_S, access: Access = OPEN) -> tuple[str, ...]:
     """Names the server answers to."""
-    answer = _json(_get(base_url, "/v1/models", timeout_s), "/v1/models")
+    answer = _json(_get(base_url, "/v1/models", timeout_s, access), "/v1/models")
     try:
         return tuple(str(model["id"]) for model in answer["data"])
     except (KeyError, TypeError):
@@ -105,7 +129,7 @@ def models(base_url: str, *, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
 def is_ready(base_url: str, *, timeout_s: float = 2.0) -> bool:
     """Whether `/health` answers 200 now."""
     try:
-        return _request("GET", base_url, "/health", timeout_s)[0] == 200
+        return request("GET", base_url, "/health", timeout_s=timeout_s)[0] == 200
     except EngineError:
         return False
 
@@ -126,27 +150,52 @@ def wait_ready(base_url: str, *, timeout_s: float, on_wait: Callable[[float], No
     return time.monotonic() - began
 
 
-def _get(base_url: str, path: str, timeout_s: float) -> bytes:
-    status, body = _request("GET", base_url, path, timeout_s)
+def _get(base_url: str, path: str, timeout_s: float, access: Access) -> bytes:
+    status, body = request("GET", base_url, path, timeout_s=timeout_s, access=access)
     if status != 200:
         raise EngineError(f"{base_url}{path} cannot be read.", cause=f"HTTP {status}")
     return body
 
 
-def _request(method: str, base_url: str, path: str, timeout_s: float) -> tuple[int, bytes]:
+def request(
+    method: str,
+    base_url: str,
+    path: str,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    access: Access = OPEN,
+    body: bytes | None = None,
+) -> tuple[int, bytes]:
+    """Status and body of one request. `body` is JSON.
+
+    EngineError if nobody answers; InputError if the server's certificate is not to be trusted.
+    """
     url = urlsplit(base_url)
-    secure = url.scheme == "https"
-    connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = connect(url.hostname or "", url.port, timeout=timeout_s)
+    headers = dict(access.headers())
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    connection = _connection(url, timeout_s, access)
     try:
-        connection.request(method, url.path.rstrip("/") + path)
+        connection.request(method, url.path.rstrip("/") + path, body=body, headers=headers)
         answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as problem:
+        return answer.status, access.scrubbed(answer.read())
+    except ssl.SSLCertVerificationError as problem:
+        raise InputError(
+            f"{base_url}: its certificate is not trusted ({problem.verify_message}). If it is signed by your own "
+            "authority, name that authority's certificate as engine.ca_file; certificates are always verified."
+        ) from None
+    except (OSError, UnicodeError, http.client.HTTPException) as problem:
         cause = f"{type(problem).__name__}: {problem}".rstrip(": ")
         raise EngineError(f"{base_url}{path} does not answer.", cause=cause) from None
     finally:
         connection.close()
+
+
+def _connection(url: SplitResult, timeout_s: float, access: Access) -> http.client.HTTPConnection:
+    host = url.hostname or ""
+    if url.scheme == "https":
+        return http.client.HTTPSConnection(host, url.port, timeout=timeout_s, context=access.tls())
+    return http.client.HTTPConnection(host, url.port, timeout=timeout_s)
 
 
 def _json(body: bytes, path: str) -> Any:

@@ -8,20 +8,23 @@ from pathlib import Path
 
 from specprof.engine.protocol import Engine
 from specprof.records import Launch
-from specprof.study.config import SimEngine, VllmEngine
+from specprof.study.attach import AttachEngine
+from specprof.study.config import EngineSpec, SimEngine, VllmEngine
 
 
 def start(
-    spec: VllmEngine | SimEngine, launch: Launch, folder: Path, on_progress: Callable[[str], None]
+    spec: EngineSpec, launch: Launch, folder: Path, on_progress: Callable[[str], None]
 ) -> AbstractContextManager[Engine]:
-    """An engine ready for requests, its log in `folder`; gone when the block ends, however it ends."""
+    """An engine ready for requests, its log in `folder`; gone when the block ends, however it ends.
+
+    The launch's own arguments are laid over the study's.
+    """
     match spec:
         case VllmEngine():
             from specprof.engine import vllm
 
-            return vllm.start(
-                spec, speculative_config=launch.speculative_config, folder=folder, on_progress=on_progress
-            )
+            own = spec.model_copy(update={"args": {**spec.args, **launch.engine_args}})
+            return vllm.start(own, speculative_config=launch.speculative_config, folder=folder, on_progress=on_progress)
         case SimEngine():
             from specprof.engine.sim import engine as sim
             from specprof.engine.sim.presets import machine_of
@@ -29,7 +32,12 @@ def start(
             return sim.start(
                 machine_of(spec.preset, spec.parameters),
                 speculative_config=launch.speculative_config,
+                engine_args=launch.engine_args,
                 launch_index=launch.index,
                 time_scale=spec.time_scale,
                 log=folder / "engine.log",
             )
+        case AttachEngine():
+            from specprof.engine import attach
+
+            return attach.start(spec, launch, folder=folder, on_progress=on_progress)

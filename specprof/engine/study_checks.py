@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import psutil
 from specprof.engine import builtin, command, known_bad
 from specprof.engine.check import Check, fail, ok, warn
 from specprof.engine.command import InstalledEngine
-from specprof.engine.known_bad import Effect, Setup
+from specprof.engine.known_bad import Known, Setup
 from specprof.errors import InputError
 from specprof.study.config import Study, VllmEngine
 
@@ -30,6 +30,7 @@ def examine(study: Study, spec: VllmEngine, engine: InstalledEngine) -> Iterator
     yield from _devices(spec, engine)
     yield from _memory(spec, engine)
     yield from _partition(spec)
+    yield from _rehearsal(spec, engine)
     known = speculative_methods()
     for name, arm in study.arms.items():
         if arm.speculative_config is not None:
@@ -195,13 +196,73 @@ def _arm(
         yield fail(label, f"{', '.join(refused)} is refused under speculation", "Remove it from engine.args.")
     stages = command.count(spec, "pipeline_parallel_size")
     device = "cpu" if engine.device == "cpu" and (_world(spec)[0] == 1 or _means_cpu(spec)) else "cuda"
-    rows = list(known_bad.consult(Setup(method, device, stages, settings, sampled)))
+    rows = list(known_bad.consult(_setup(spec, engine, settings, device, sampled=sampled)))
     for row in rows:
-        where = f"{method} with {stages} pipeline stages" if row.pipeline else method
-        report = warn if row.effect in (Effect.WRONG_TEXT, Effect.IGNORED) else fail
-        yield report(label, f"{where} on {device} {row.effect} ({row.seen})", row.instead)
+        said = _said(row, method, device, stages)
+        if row.effect.forbids or row.effect.warns:
+            yield (fail if row.effect.forbids else warn)(label, said, row.instead)
+        else:
+            yield ok(label, said)
     if not rows:
         yield ok(label, f"{method}: nothing known against it on {device} with {stages} pipeline stage(s)")
+
+
+def require_startable(study: Study, on_warning: Callable[[str], None]) -> None:
+    """Refuse a study with an arm that is known to crash or to be refused by the engine installed here.
+
+    Raises InputError, naming the arm, the evidence and what would work, before any engine is started; arms known to run
+    with a reservation are told to `on_warning`.
+    """
+    spec = study.engine
+    if not isinstance(spec, VllmEngine):
+        return
+    engine = command.installed_engine()
+    command.check_rehearsal(spec, engine)
+    stages = command.count(spec, "pipeline_parallel_size")
+    for name, arm in study.arms.items():
+        if (settings := arm.speculative_config) is None:
+            continue
+        for row in known_bad.consult(_setup(spec, engine, settings, engine.device, sampled=_samples(study))):
+            said = f"arms.{name}: {_said(row, _method(settings), engine.device, stages)}. {row.instead}"
+            if row.effect.forbids:
+                raise InputError(said)
+            if row.effect.warns:
+                on_warning(said)
+
+
+def _said(row: Known, method: str, device: str, stages: int) -> str:
+    """`ngram with 3 pipeline stages on cuda can give wrong text (…)`."""
+    where = f"{method} with {stages} pipeline stages" if row.pipeline else method
+    return f"{where} on {device} {row.effect} ({row.evidence})"
+
+
+def _setup(
+    spec: VllmEngine, engine: InstalledEngine, settings: Mapping[str, Any], device: str, *, sampled: bool
+) -> Setup:
+    return Setup(
+        method=_method(settings),
+        device=device,
+        pipeline_parallel_size=command.count(spec, "pipeline_parallel_size"),
+        settings=settings,
+        sampled=sampled,
+        version=engine.version,
+        model=spec.model,
+        rehearsal=spec.rehearsal,
+        env=spec.env,
+        args=spec.args,
+    )
+
+
+def _rehearsal(spec: VllmEngine, engine: InstalledEngine) -> Iterator[Check]:
+    """Whether a rehearsal can be one here."""
+    if not spec.rehearsal:
+        return
+    try:
+        command.check_rehearsal(spec, engine)
+    except InputError as problem:
+        yield fail("rehearsal", "it cannot start like this", str(problem))
+        return
+    yield ok("rehearsal", "stages on the CPU, every page stamped: no figure of it is one of a pipeline")
 
 
 def _samples(study: Study) -> bool:
@@ -236,7 +297,11 @@ def _world(spec: VllmEngine) -> tuple[int, str]:
 
 def _means_cpu(spec: VllmEngine) -> bool:
     """Whether the study itself speaks of the CPU engine, so that several ranks on it are meant."""
-    return spec.model.startswith(builtin.BUILTIN) or any(name.startswith("VLLM_CPU_") for name in spec.env)
+    return (
+        spec.rehearsal
+        or spec.model.startswith(builtin.BUILTIN)
+        or any(name.startswith("VLLM_CPU_") for name in spec.env)
+    )
 
 
 def _local_folder(name: str) -> Path | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specprof.engine import command as commands
-from specprof.engine import endpoint
+from specprof.engine import endpoint, rehearsal
 from specprof.engine.builtin import cache_folder, model_hash, resolve_model
 from specprof.engine.command import Command, InstalledEngine
 from specprof.engine.log import progress, root_cause
@@ -196,6 +196,7 @@ def _facts(
             "step_bytes": step_bytes(Path(model), _section(config, "model_config").get("dtype")),
             "transformers_version": _version_of("transformers"),
             "openmp_preloaded": "libiomp5" in command.env.get("LD_PRELOAD", ""),
+            **({"rehearsal": rehearsal.STAMP} if spec.rehearsal else {}),
         },
     )
 

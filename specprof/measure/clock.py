@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specprof.engine.protocol import Engine
-from specprof.records import Request
+from specprof.records import Counters, Request
 
 
 def time_scale(engine: Engine) -> float:
@@ -38,3 +38,8 @@ def on_engine_clock(request: Request, scale: float) -> Request:
         chunk_ns=tuple(map(at, request.chunk_ns)),
         server=server,
     )
+
+
+def reading_on_engine_clock(reading: Counters, scale: float) -> Counters:
+    """The reading with its instant in engine time, as the requests around it have theirs."""
+    return reading if scale == 1.0 else replace(reading, at_ns=int(reading.at_ns * scale))

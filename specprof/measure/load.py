@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
+from specprof.engine.access import OPEN, Access
 from specprof.measure.wire import RawStream
 from specprof.records import ClientLoad, Phase
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 SILENCE_S = 300  # a stream that says nothing for this long has failed
+IDLE_S = 300
 LAG_PERIOD_S = 0.010
 FILL_ROUNDS = 16  # how often a content of a mix is sent again at most: an engine that refuses all of it must not spin
 
@@ -36,18 +38,26 @@ class Order:
 
 
 @asynccontextmanager
-async def connected(base_url: str, num_streams: int) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session with `num_streams` connections already open, so that no measured request pays for a connect."""
+async def connected(
+    base_url: str, num_streams: int, *, idle_s: float = IDLE_S, access: Access = OPEN
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session with `num_streams` connections already open, so that no measured request pays for a connect.
+
+    A connection that was idle for `idle_s` is not used again.
+    """
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENCE_S)
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=300)
+    secure = base_url.startswith("https:")
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=idle_s, ssl=access.tls() if secure else True)
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
-    async with aiohttp.ClientSession(base_url, connector=connector, timeout=timeout, headers=headers) as session:
+    headers |= access.headers()
+    base = f"{base_url.rstrip('/')}/"  # so that an address with a path keeps it: requests go to places below it
+    async with aiohttp.ClientSession(base, connector=connector, timeout=timeout, headers=headers) as session:
         await asyncio.gather(*(_touch(session) for _ in range(num_streams)), return_exceptions=True)
         yield session
 
 
 async def _touch(session: aiohttp.ClientSession) -> None:
-    async with session.get("/health") as response:
+    async with session.get("health", allow_redirects=False) as response:
         await response.read()
 
 
@@ -110,7 +120,7 @@ async def _drive(
         for order in waiting:
             raw = RawStream(order.prompt_id, order.phase, number, scheduled_ns=_clock())
             finished.append(raw)
-            await _send(session, path, order.body, raw)
+            await send(session, path, order.body, raw)
             ended(raw)
 
     async with asyncio.TaskGroup() as streams:
@@ -119,11 +129,12 @@ async def _drive(
     return finished
 
 
-async def _send(session: aiohttp.ClientSession, path: str, body: bytes, raw: RawStream) -> None:
+async def send(session: aiohttp.ClientSession, path: str, body: bytes, raw: RawStream) -> None:
+    """One request from now to its end. What goes wrong on the way ends in `raw.error`; cancelling goes through."""
     reads = raw.reads
     raw.sent_ns = _clock()
     try:
-        async with session.post(path, data=body, allow_redirects=False) as response:
+        async with session.post(path.removeprefix("/"), data=body, allow_redirects=False) as response:
             raw.status = response.status
             async for data in response.content.iter_any():
                 reads.append((_clock(), data))
@@ -150,11 +161,16 @@ class ClientWatch:
             await asyncio.sleep(LAG_PERIOD_S)
             self._lags.append(time.perf_counter() - due)
 
-    def load(self) -> ClientLoad:
-        """The client's load since `run` began."""
+    def load(self, dispatch_lags_s: Sequence[float] = ()) -> ClientLoad:
+        """The client's load since `run` began. `dispatch_lags_s`: of an open loop, how late requests were sent."""
         wall = max(time.perf_counter() - self._began, 1e-9)
-        lags = sorted(self._lags) or [0.0]
         return ClientLoad(
             cpu_share=(time.process_time() - self._cpu) / wall,
-            loop_lag_p99_s=lags[ceil(0.99 * len(lags)) - 1],
+            loop_lag_p99_s=_p99(self._lags or [0.0]),
+            dispatch_lag_p99_s=_p99(dispatch_lags_s) if dispatch_lags_s else None,
+            dispatch_lag_max_s=max(dispatch_lags_s, default=None),
         )
+
+
+def _p99(values: Sequence[float]) -> float:
+    return sorted(values)[ceil(0.99 * len(values)) - 1]

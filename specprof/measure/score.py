@@ -17,10 +17,12 @@ from typing import Any
 import aiohttp
 import orjson
 
-from specprof.columns import requests_of
+from specprof.columns import CellData, requests_of
+from specprof.engine.access import access_of
 from specprof.engine.protocol import Engine
 from specprof.engine.start import start
 from specprof.errors import EngineError
+from specprof.measure.attached import on_its_server
 from specprof.measure.load import Order, closed_loop, connected
 from specprof.measure.loop import Observer, unless_dead
 from specprof.measure.wire import MAX_ERROR_CHARS, RawStream
@@ -40,10 +42,20 @@ _TOKENIZE_PATH = "/tokenize"
 def scoring_plan(plan: Plan, store: Store) -> Plan:
     """One launch without speculation, with every sampled cell that is measured and not scored; no launch if none is."""
     waiting = tuple(
-        cell for cell in plan.cells if is_sampled(cell) and store.is_sealed(cell.key) and not store.is_scored(cell.key)
+        cell
+        for cell in plan.cells
+        if is_sampled(cell)
+        and store.is_sealed(cell.key)
+        and not store.is_scored(cell.key)
+        and _names_tokens(store.cell(cell.key))
     )
     launches = (Launch(0, 0, SCORING, None, waiting),) if waiting else ()
     return Plan(launches, plan.prompts)
+
+
+def _names_tokens(data: CellData) -> bool:
+    """Whether there is a text to score: of one without token ids nobody knows which tokens it was."""
+    return any(data.requests["token_ids"].to_pylist())
 
 
 def score_study(study: Study, plan: Plan, store: Store, observer: Observer) -> None:
@@ -54,7 +66,7 @@ def score_study(study: Study, plan: Plan, store: Store, observer: Observer) -> N
     for launch in scoring_plan(plan, store).launches:
         observer.launch(launch)
         number, folder = store.new_launch()
-        with start(study.engine, launch, folder, observer.engine_says) as engine:
+        with start(study.engine, on_its_server(study, launch), folder, observer.engine_says) as engine:
             store.write_facts(number, engine.facts())
             for cell in launch.cells:
                 observer.cell(cell)
@@ -91,7 +103,7 @@ async def _score(
     engine: Engine,
     on_done: Callable[[], None],
 ) -> tuple[TextScores, ...]:
-    async with connected(engine.base_url, STREAMS) as session:
+    async with connected(engine.base_url, STREAMS, access=access_of(engine)) as session:
         read = await _prompt_ids(session, cell, [prompts[text.prompt_id] for text in texts], engine.served_model)
         orders = [
             _order(text.prompt_id, _scoring_body([*ids, *text.token_ids], engine.served_model))

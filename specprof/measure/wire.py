@@ -1,12 +1,14 @@
 """The wire: a cell's prompt → request body before the run, bytes with their arrival times → a `Request` after it.
 
 Nothing here runs while tokens arrive. An event's time is that of the read that completed it; tokens are counted from
-the server's token ids, never from text and never from the number of events.
+the server's token ids, never from text and never from the number of events. A server that streams no ids has counted
+them itself (usage, or llama.cpp's timings), and its count is shared evenly among the events that brought text; one that
+counts nothing either has written what it was asked for where it says that it was cut there (`finish_reason: length`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -47,10 +49,11 @@ def path_of(cell: Cell) -> str:
     return "/v1/chat/completions" if cell.chat else "/v1/completions"
 
 
-def encode(cell: Cell, prompt: Prompt, model: str, *, max_tokens: int) -> bytes:
+def encode(cell: Cell, prompt: Prompt, model: str, *, max_tokens: int, without: Collection[str] = ()) -> bytes:
     """The request body. Every sampling parameter is sent: a server's own defaults come from the model, unseen.
 
     Each prompt draws with a seed of its own, the same in every arm, so that prompts do not share their luck.
+    `without`: fields that the server refuses. One that asks for something is sent all the same, and refused openly.
     """
     sampling = cell.sampling
     body: dict[str, Any] = {
@@ -75,22 +78,23 @@ def encode(cell: Cell, prompt: Prompt, model: str, *, max_tokens: int) -> bytes:
             body["min_tokens"] = max_tokens
     if cell.guided and prompt.schema is not None:
         body["structured_outputs"] = {"json": prompt.schema}
-    return orjson.dumps(body)
+    asks_for = {"top_k": sampling.top_k != 0, "repetition_penalty": sampling.repetition_penalty != 1.0}
+    asks_for["seed"] = sampling.temperature > 0
+    return orjson.dumps({name: value for name, value in body.items() if name not in without or asks_for.get(name)})
 
 
-def decode(raw: RawStream) -> Request:
-    """What the bytes said. Whatever is wrong with them ends in the request's `error`, never in an exception."""
-    seen = _Seen()
+def decode(raw: RawStream, *, asked: int | None = None) -> Request:
+    """What the bytes said. Whatever is wrong with them ends in the request's `error`, never in an exception.
+
+    `asked`: the tokens it was sent for, which count where a text was cut there and the server counts none.
+    """
+    seen = _Seen(asked)
     error = raw.error
-    if error is None and raw.status != 200:
-        error = f"HTTP {raw.status}: {_message(b''.join(data for _, data in raw.reads))}"
+    if raw.status == 200:  # also of a stream that broke or was given up: what had arrived by then is kept
+        found = _read(seen, raw.reads)
+        error = error or found
     elif error is None:
-        try:
-            for at_ns, payload in events(raw.reads):
-                seen.take(at_ns, payload)
-        except (ValueError, TypeError, KeyError, AttributeError) as problem:
-            error = f"malformed stream: {problem}"[:MAX_ERROR_CHARS]
-        error = error or seen.problem()
+        error = f"HTTP {raw.status}: {_message(b''.join(data for _, data in raw.reads))}"
     return Request(
         prompt_id=raw.prompt_id,
         phase=raw.phase,
@@ -109,6 +113,17 @@ def decode(raw: RawStream) -> Request:
         server=seen.server,
         speculation=seen.speculation,
     )
+
+
+def _read(seen: _Seen, reads: Sequence[tuple[int, bytes]]) -> str | None:
+    """Take in every event; why the stream cannot be used, None if it can."""
+    try:
+        for at_ns, payload in events(reads):
+            seen.take(at_ns, payload)
+        seen.close()
+    except (ValueError, TypeError, KeyError, AttributeError) as problem:
+        return f"malformed stream: {problem}"[:MAX_ERROR_CHARS]
+    return seen.problem()
 
 
 def events(reads: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -132,13 +147,16 @@ def events(reads: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
 class _Seen:
     """What the events of one stream have said so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: int | None = None) -> None:
+        self.asked = asked
+        self.text_ns: list[int] = []  # of events that brought text, whether or not they name its tokens
         self.chunk_ns: list[int] = []
         self.chunk_tokens: list[int] = []
         self.token_ids: list[int] = []
         self.text: list[str] = []
         self.prompt_tokens = 0
         self.completion_tokens: int | None = None
+        self.timed_tokens: tuple[int, int] | None = None  # llama.cpp: read, written
         self.cached_tokens: int | None = None
         self.finish_reason: str | None = None
         self.server: ServerTimes | None = None
@@ -159,6 +177,20 @@ class _Seen:
             self._take_usage(event["usage"])
         if event.get("metrics"):
             self._take_metrics(event["metrics"])
+        if event.get("timings"):
+            self._take_timings(event["timings"])
+
+    def close(self) -> None:
+        """Without token ids: when the text came, and its tokens as the server counted them, shared evenly."""
+        if self.completion_tokens is None and self.timed_tokens is not None:
+            self.prompt_tokens, self.completion_tokens = self.timed_tokens
+        if self.token_ids:
+            return
+        if self.completion_tokens is None and self.ended and self.finish_reason == "length":
+            self.completion_tokens = self.asked
+        if self.completion_tokens:
+            self.chunk_ns = self.text_ns
+            self.chunk_tokens = _shared(self.completion_tokens, len(self.text_ns))
 
     def _take_choice(self, at_ns: int, choice: dict[str, Any]) -> None:
         ids = _counts(choice.get("token_ids"))
@@ -166,9 +198,13 @@ class _Seen:
             self.chunk_ns.append(at_ns)
             self.chunk_tokens.append(len(ids))
             self.token_ids.extend(ids)
-        text = choice.get("text") or (choice.get("delta") or {}).get("content")
-        self.text.append(_text(text or ""))
+        delta = choice.get("delta") or {}
+        text = _text(choice.get("text") or delta.get("content") or "")
+        self.text.append(text)
         self.finish_reason = _text(choice.get("finish_reason") or self.finish_reason or "") or None
+        last_chance = self.finish_reason and not self.text_ns  # a single token may have no text of its own
+        if text or delta.get("reasoning_content") or delta.get("reasoning") or last_chance:
+            self.text_ns.append(at_ns)
 
     def _take_usage(self, usage: dict[str, Any]) -> None:
         self.prompt_tokens = _count(usage["prompt_tokens"])
@@ -195,6 +231,20 @@ class _Seen:
                 drafted_per_step=_counts(told.get("per_step_drafted")),
             )
 
+    def _take_timings(self, timings: dict[str, Any]) -> None:
+        """llama.cpp's account of a request. It counts drafted tokens, not the steps that carried a draft."""
+        cached = _count(timings.get("cache_n", 0))
+        if "predicted_n" in timings:
+            self.timed_tokens = _count(timings.get("prompt_n", 0)) + cached, _count(timings["predicted_n"])
+        if "cache_n" in timings:
+            self.cached_tokens = cached
+        if "draft_n" in timings:
+            self.speculation = Speculation(
+                num_steps=0,
+                num_drafted=_count(timings["draft_n"]),
+                num_accepted=_count(timings.get("draft_n_accepted", 0)),
+            )
+
     def problem(self) -> str | None:
         """Why this stream cannot be used, None if it can."""
         if self.server_error is not None:
@@ -203,9 +253,15 @@ class _Seen:
             return "stream ended without [DONE]"
         if self.completion_tokens is None:
             return "no usage chunk; the server must honour stream_options.include_usage"
-        if self.completion_tokens != len(self.token_ids):
+        if self.token_ids and self.completion_tokens != len(self.token_ids):
             return f"{len(self.token_ids)} token ids streamed, usage says {self.completion_tokens}"
         return None
+
+
+def _shared(num_tokens: int, num_events: int) -> list[int]:
+    """Whole tokens for each event, as even as can be. Their sum is `num_tokens`, if there is an event."""
+    ends = [num_tokens * (i + 1) // num_events for i in range(num_events)]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _count(value: Any) -> int:

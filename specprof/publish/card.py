@@ -20,11 +20,14 @@ from specprof.errors import InputError, SpecprofError
 from specprof.publish.context import Engine, context_line, engine_of, place
 from specprof.publish.grid import Grid
 from specprof.publish.numbers import known, quantity, times
+from specprof.publish.service_card import service_headlines
 from specprof.publish.settings import without_secrets
 
 SCHEMA_VERSION = 1
 
 _INTERVAL = ("value", "low", "high")
+# parts of a card that older readers do not know
+_ONLY_WHERE_MEASURED = ("frontiers", "service", "cache", "interference", "quality", "guided", "pipeline")
 _QUOTED_GAINS = {
     "speculation_gain": "speculation gain",
     "batching_gain": "batching gain",
@@ -35,6 +38,8 @@ _QUOTED_GAINS = {
 def card(figures: StudyFigures) -> dict[str, Any]:
     """The card of a study, valid under `card.schema.json`."""
     made = {"schema_version": SCHEMA_VERSION, **_body(figures), "headlines": _finite(headlines(figures))}
+    if figures.service is not None:
+        made["service"] = {**made["service"], "headlines": _finite(service_headlines(figures))}
     validate(made)
     return made
 
@@ -46,6 +51,9 @@ def figures_json(figures: StudyFigures) -> str:
 
 def _body(figures: StudyFigures) -> dict[str, Any]:
     told = as_json(figures)
+    for later in _ONLY_WHERE_MEASURED:
+        if not told[later]:
+            del told[later]
     return dict(_finite({**told, "environment": without_secrets(told["environment"])}))
 
 

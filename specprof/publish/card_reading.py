@@ -12,13 +12,34 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from specprof.analyse.cache import CacheFigures
+from specprof.analyse.frontier import FrontierFigures
+from specprof.analyse.guided import GuidedFigures
+from specprof.analyse.interference import InterferenceFigures
+from specprof.analyse.pipeline import PipelineFigures
+from specprof.analyse.quality import QualityFigures
 from specprof.analyse.results import StudyFigures
+from specprof.analyse.sampled import SurpriseFigures
+from specprof.analyse.service_results import ServiceFigures
 from specprof.errors import InputError
 from specprof.publish.card import SCHEMA_VERSION, headlines, schema
 from specprof.publish.fitness import claim_address, claim_objections
 from specprof.publish.numbers import one_line
+from specprof.publish.service_card import service_headlines
 
 _DIGITS = 1e-5  # relative: a card keeps six significant digits
+# `results` cannot import them
+_LATE = (
+    CacheFigures,
+    FrontierFigures,
+    GuidedFigures,
+    InterferenceFigures,
+    PipelineFigures,
+    QualityFigures,
+    ServiceFigures,
+    SurpriseFigures,
+)
+_NAMED_LATE = {kind.__name__: kind for kind in _LATE}
 
 
 def figures_of(card: Mapping[str, Any]) -> StudyFigures:
@@ -38,7 +59,10 @@ def read_card(path: Path) -> dict[str, Any]:
     for claim in card["headlines"]:
         _require_claim(path, claim)
     _require_schema(path, card)
-    return {**card, "headlines": _backed(path, card)}
+    read = {**card, "headlines": _backed(path, card)}
+    if "service" in card:
+        read["service"] = {**card["service"], "headlines": service_headlines(figures_of(card))}
+    return read
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -123,4 +147,4 @@ def _typed(kind: Any, value: Any) -> Any:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+    return get_type_hints(kind, localns=_NAMED_LATE)

@@ -11,6 +11,7 @@ from specprof.publish.grid import protocol_of
 from specprof.publish.markdown import escaped, fenced
 from specprof.publish.numbers import UNKNOWN, count, number, one_line, quantity, times
 from specprof.publish.quoted import Quoted, held_back, quoted
+from specprof.publish.service_text import service_sentences
 
 _COLUMNS = {  # heading → set right
     "content": False,
@@ -35,6 +36,7 @@ def card_markdown(figures: StudyFigures) -> str:
         _heading(figures, engine),
         _table(fitness),
         _lines_to_copy(fitness),
+        _service(figures, fitness),
         _how_measured(figures),
         _gates(fitness),
         _not_fit(fitness),
@@ -57,6 +59,8 @@ def _heading(figures: StudyFigures, engine: Engine) -> Iterator[str]:
 
 def _table(fitness: Fitness) -> Iterator[str]:
     if not fitness.fit:
+        if fitness.service:
+            return
         yield "No number of this study is fit to be quoted."
         return
     yield f"| {' | '.join(_COLUMNS)} |"
@@ -85,6 +89,19 @@ def _lines_to_copy(fitness: Fitness) -> Iterator[str]:
         yield "Every number with its context, one per line:"
         yield ""
         yield fenced("\n".join(one_line(fit.context) for fit in fitness.fit))
+
+
+def _service(figures: StudyFigures, fitness: Fitness) -> Iterator[str]:
+    """What the open loops say, and their numbers."""
+    if figures.service is None:
+        return
+    yield "### Service: requests arrive by the clock"
+    yield ""
+    for sentence in service_sentences(figures):
+        yield f"* {escaped(sentence)}."
+    if fitness.service:
+        yield ""
+        yield fenced("\n".join(fitness.service))
 
 
 def _how_measured(figures: StudyFigures) -> Iterator[str]:

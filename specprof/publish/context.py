@@ -7,25 +7,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from specprof.analyse.results import CellFigures, GateFinding, Severity
+from specprof.analyse.service_results import RungFigures
 from specprof.publish.grid import protocol_of
-from specprof.publish.numbers import count, known, number, one_line, quantity
+from specprof.publish.numbers import count, known, number, one_line, quantity, rate
 
 SEPARATOR = " · "
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The engine in the words a reader needs: name, version, device and model."""
+    """The engine in the words a reader needs: name, version, device and model; `cache` where it was warm.
+
+    `rehearsal`: the stamp that no number of a rehearsal leaves without.
+    """
 
     name: str
     version: str
     device: str
     model: str
+    cache: str = ""
+    rehearsal: str = ""
 
     @property
     def words(self) -> str:
-        """`vLLM 0.32.0 CPU`."""
-        return " ".join(part for part in (self.name, self.version, self.device) if part)
+        """`vLLM 0.32.0 CPU`; `vLLM 0.32.0 CPU, warm prefix cache` where traffic was replayed."""
+        words = " ".join(part for part in (self.name, self.version, self.device) if part)
+        return ", ".join(part for part in (words, self.cache, self.rehearsal) if part)
 
 
 def engine_of(environment: Mapping[str, Any]) -> Engine:
@@ -37,6 +44,8 @@ def engine_of(environment: Mapping[str, Any]) -> Engine:
         version=one_line(facts.get("version") or ""),
         device=device.upper() if device.isalpha() and len(device) <= 4 else device,
         model=one_line(facts.get("model") or ""),
+        cache="warm prefix cache" if environment.get("cache") == "replay" else "",
+        rehearsal=one_line((facts.get("extra") or {}).get("rehearsal") or ""),
     )
 
 
@@ -73,11 +82,18 @@ def gate_names(findings: Iterable[GateFinding]) -> str:
     return ", ".join(named) or "none"
 
 
-def place(cell: CellFigures) -> str:
-    """Where a cell stands: `code · forced 128 · prompt 42 · N=8 · ngram K=4`."""
+def place(cell: CellFigures | RungFigures) -> str:
+    """Where a cell stands: `code · forced 128 · prompt 42 · N=8 · ngram K=4`; with arrivals, its rate for N."""
     prompt = f"prompt {count(cell.prompt_tokens.value)}"
-    words = (one_line(cell.tag), protocol_of(cell).words, prompt, f"N={cell.concurrency}", one_line(cell.method))
+    load = f"N={cell.concurrency}" if isinstance(cell, CellFigures) else rate_words(cell)
+    words = (one_line(cell.tag), protocol_of(cell).words, prompt, load, one_line(cell.method))
     return SEPARATOR.join(words)
+
+
+def rate_words(rung: RungFigures) -> str:
+    """What was offered: `1.5 req/s poisson`, with the cap that held requests back, if there was one."""
+    cap = f", at most {rung.max_concurrency} at once" if rung.max_concurrency is not None else ""
+    return f"{rate(rung.rate_per_s)} req/s {one_line(rung.arrivals)}{cap}"
 
 
 def context_line(cell: CellFigures, engine: Engine, said: str | None = None) -> str:

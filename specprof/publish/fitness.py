@@ -22,6 +22,7 @@ from specprof.publish.card import headlines
 from specprof.publish.context import gate_code, place
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known, one_line, quantity, times
+from specprof.publish.service_card import service_headlines
 
 THROUGHPUT, SPECULATION = "throughput_tok_s", "speculation_gain"
 GAINS = {SPECULATION: "speculation gain", "batching_gain": "batching gain", "interaction": "interaction"}
@@ -89,6 +90,7 @@ class Fitness:
     study: str
     fit: tuple[Fit, ...]
     unfit: tuple[Unfit, ...]
+    service: tuple[str, ...] = ()  # of open loops: lines to copy, all of them fit
 
     def has(self, cell: str) -> bool:
         """Whether the study has a number of this cell, by its address."""
@@ -129,7 +131,8 @@ def assess(figures: StudyFigures) -> Fitness:
             fit.append(Fit(number, line))
         else:
             unfit.append(Unfit(number, objections or (_UNEXPLAINED,)))
-    return Fitness(one_line(figures.study), tuple(fit), tuple(unfit))
+    service = tuple(str(line["context"]) for line in service_headlines(figures))
+    return Fitness(one_line(figures.study), tuple(fit), tuple(unfit), service)
 
 
 _UNEXPLAINED = Objection(
@@ -139,7 +142,7 @@ _UNEXPLAINED = Objection(
 
 def require_publishable(fitness: Fitness) -> None:
     """Refuse a study of which nothing can be published."""
-    if fitness.fit:
+    if fitness.fit or fitness.service:
         return
     if not fitness.unfit:
         raise InputError(f"{fitness.study}: holds no number yet. Measure it with 'specprof run CONFIG' first.")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from specprof.analyse.results import CellFigures, GainFigures, StudyFigures
+from specprof.analyse.service_results import RungFigures
 
 _Named = TypeVar("_Named", CellFigures, GainFigures)
 
@@ -122,6 +123,6 @@ def named_apart(figures: StudyFigures) -> StudyFigures:
     return replace(figures, cells=tuple(map(named, figures.cells)), gains=tuple(map(named, figures.gains)))
 
 
-def protocol_of(cell: CellFigures) -> Protocol:
+def protocol_of(cell: CellFigures | RungFigures) -> Protocol:
     """The protocol a cell was measured under."""
     return Protocol(cell.protocol, cell.stop, cell.length)

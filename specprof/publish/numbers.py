@@ -65,6 +65,21 @@ def count(value: float | None) -> str:
     return UNKNOWN if not known(value) else f"{value:,.0f}"
 
 
+def rate(value: float | None) -> str:
+    """A rate somebody set or found, as short as it can be said: `2`, `0.5`, `1.19`."""
+    if not known(value):
+        return UNKNOWN
+    return (f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}").replace("-", "−")
+
+
+def rate_interval(figure: Figure | None) -> str:
+    """`[1.1, 1.4]`; `≥ 1.1` or `≤ 1.4` where only one end is known; nothing where none is."""
+    low, high = (figure.low, figure.high) if figure is not None else (None, None)
+    if known(low) and known(high):
+        return f"[{rate(low)}, {rate(high)}]"
+    return f"≥ {rate(low)}" if known(low) else f"≤ {rate(high)}" if known(high) else ""
+
+
 def p_value(value: float | None) -> str:
     """A probability that chance did it: `0.34`, `0.002`, `<0.001`."""
     if not known(value):
@@ -77,6 +92,16 @@ def seconds(value: float | None) -> str:
     if not known(value):
         return UNKNOWN
     return f"{value * 1000:.0f} ms" if abs(value) < 0.9995 else f"{number(value)} s"
+
+
+def seconds_interval(figure: Figure) -> str:
+    """`[79, 91]` beside a duration in the same unit, `[0.91 s, 1.1 s]` where the units differ; nothing without ends."""
+    told = [seconds(part) for part in (figure.value, figure.low, figure.high)]
+    if UNKNOWN in told:
+        return ""
+    units = {text.split()[1] for text in told}
+    low, high = (text.split()[0] if len(units) == 1 else text for text in told[1:])
+    return f"[{low}, {high}]"
 
 
 def known(value: float | None) -> TypeGuard[float]:

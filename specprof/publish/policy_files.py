@@ -31,7 +31,10 @@ _POLICY_HEAD = """\
 """
 _PROXY_HEAD = """\
 # A LiteLLM proxy that sends each content to its pool: litellm --config litellm.yaml
-# Put your servers in the place of the api_base addresses, and set VLLM_API_KEY (any value if the servers ask for none).
+# 1. Put your servers in the place of the api_base addresses.
+# 2. Set VLLM_API_KEY (any value if the servers ask for none), and LITELLM_MASTER_KEY: sk- and 32 random bytes in hex.
+#    Clients send it as their API key; LiteLLM does not start without one.
+# 3. Clients name the content in the model: {example}.
 """
 
 
@@ -63,7 +66,7 @@ def policy_json(document: Mapping[str, Any]) -> str:
 
 def write_policy(document: Mapping[str, Any], routing: Routing, folder: Path) -> tuple[Path, Path]:
     """Write both files into `folder`, which is made if need be. Raises InputError where it cannot be written."""
-    texts = {POLICY_NAME: _POLICY_HEAD + _yaml(document), PROXY_NAME: _PROXY_HEAD + _yaml(proxy_config(routing))}
+    texts = {POLICY_NAME: _POLICY_HEAD + _yaml(document), PROXY_NAME: _proxy(routing)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -76,7 +79,10 @@ def write_policy(document: Mapping[str, Any], routing: Routing, folder: Path) ->
 
 
 def proxy_config(routing: Routing) -> dict[str, Any]:
-    """LiteLLM's `model_list`: one public model name per content, `<served name>-<tag>`, each on its pool."""
+    """LiteLLM's config: one public model name per content, `<served name>-<tag>`, each on its pool.
+
+    LiteLLM 1.108 does not start without a master key; naming it keeps a version that would from serving everybody.
+    """
     return {
         "model_list": [
             {
@@ -89,8 +95,16 @@ def proxy_config(routing: Routing) -> dict[str, Any]:
             }
             for pool in routing.pools
             for tag in pool.tags
-        ]
+        ],
+        "general_settings": {"master_key": "os.environ/LITELLM_MASTER_KEY"},
     }
+
+
+def _proxy(routing: Routing) -> str:
+    """The text of litellm.yaml."""
+    config = proxy_config(routing)
+    example = next((model["model_name"] for model in config["model_list"]), routing.served_model)
+    return _PROXY_HEAD.format(example=example) + _yaml(config)
 
 
 def command(pool: Pool) -> str:

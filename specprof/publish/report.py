@@ -19,16 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 from specprof.analyse.results import Sample, StudyFigures
 from specprof.errors import InputError
-from specprof.publish import comparisons, drafts, sections
+from specprof.publish import comparisons, drafts, sections, service_tables
+from specprof.publish.cache_text import cache_tables
 from specprof.publish.card import card
 from specprof.publish.card_text import card_markdown
 from specprof.publish.context import engine_of, gate_code, place
-from specprof.publish.figures import Picture, draw
+from specprof.publish.figures import FRONTIER_TITLE, INTERFERENCE_TITLE, SERVICE_TITLES, Picture, draw
 from specprof.publish.grid import Grid
+from specprof.publish.guided_text import guided_tables, quality_tables
+from specprof.publish.interference_text import interference_sentences, interference_tables
 from specprof.publish.language import say, say_clauses, say_parts
 from specprof.publish.markdown import fenced, finalize, table_lines
 from specprof.publish.mixed_text import mixed_tables
 from specprof.publish.numbers import interval, number, one_line, plain, times
+from specprof.publish.pipeline_text import pipeline_sentences, pipeline_tables
+from specprof.publish.service_text import frontier_sentences, service_sentences
 from specprof.publish.settings import settings
 from specprof.publish.summary import Advice, advice, answer, gate_groups
 
@@ -137,12 +142,21 @@ def _content(
         "streams": grid.concurrencies(),
         "headline_tables": sections.headline_tables(grid, engine.words),
         "headlines": told["headlines"],
-        "pictures": kinds,
+        "pictures": {title: of for title, of in kinds.items() if title not in (*SERVICE_TITLES, INTERFERENCE_TITLE)},
+        **_service_content(figures, kinds, told, engine.words),
         "drafts": drafts.profiles(grid, engine),
         "gain_tables": comparisons.gain_tables(grid, engine.words),
         "content_tables": comparisons.content_tables(grid, engine.words),
         "cut_table": comparisons.cut_table(grid, engine.words),
         "mixed_tables": mixed_tables(grid, engine.words),
+        "quality_tables": quality_tables(grid, engine.words),
+        "guided_tables": guided_tables(grid, engine.words),
+        "interference_sentences": tuple(interference_sentences(figures)),
+        "interference_tables": interference_tables(grid, engine.words),
+        "interference_pictures": kinds.get(INTERFERENCE_TITLE, []),
+        "pipeline_sentences": tuple(pipeline_sentences(figures)),
+        "pipeline_tables": pipeline_tables(grid, engine.words),
+        "cache_tables": cache_tables(figures, engine.words),
         "wall_tables": sections.wall_tables(grid, engine.words),
         "latency_tables": sections.latency_tables(grid, engine.words),
         "prefill_table": sections.prefill_table(grid, engine.words),
@@ -153,6 +167,31 @@ def _content(
         "gates": gate_groups(figures),
         "definitions": DEFINITIONS,
         "settings": settings(figures.environment),
+    }
+
+
+def _service_content(
+    figures: StudyFigures, pictures: Mapping[str, Sequence[Picture]], told: Mapping[str, Any], engine: str
+) -> dict[str, Any]:
+    """The service view; a study of open loops alone has no `closed` part."""
+    rungs = figures.service.rungs if figures.service is not None else ()
+    return {
+        "service": figures.service,
+        "closed": bool(figures.cells) or figures.service is None,
+        "contents": tuple(dict.fromkeys((*figures.tags, *(rung.tag for rung in rungs)))),
+        "service_sentences": service_sentences(figures),
+        "goodput_table": service_tables.goodput_table(figures, engine),
+        "load_tables": service_tables.load_tables(figures, engine),
+        "service_latency_tables": service_tables.latency_tables(figures, engine),
+        "queue_tables": service_tables.queue_tables(figures, engine),
+        "waterfall_tables": service_tables.waterfall_tables(figures, engine),
+        "service_pictures": {
+            title: of for title, of in pictures.items() if title in SERVICE_TITLES and title != FRONTIER_TITLE
+        },
+        "service_headlines": told.get("service", {}).get("headlines", []),
+        "frontier_sentences": frontier_sentences(figures),
+        "frontier_tables": service_tables.frontier_tables(figures, engine),
+        "frontier_pictures": {title: of for title, of in pictures.items() if title == FRONTIER_TITLE},
     }
 
 

@@ -12,8 +12,8 @@ from specprof.analyse.results import (
     Loops,
     Percentiles,
     Severity,
-    SurpriseFigures,
 )
+from specprof.analyse.sampled import SurpriseFigures
 from specprof.publish.context import gate_code
 from specprof.publish.grid import Grid, Protocol, protocol_of
 from specprof.publish.numbers import UNKNOWN, count, known, number, one_line, p_value, percent

@@ -77,7 +77,7 @@ def publish_command(paths: Sequence[Path], out: Path, only: Sequence[str], conso
     for study in studies:
         fitness = study.fitness
         held = f"; {len(fitness.unfit)} not fit to be quoted ({'; '.join(fitness.reasons())})" if fitness.unfit else ""
-        told = f"{study.label}: {len(fitness.fit)} numbers fit to be quoted{held}"
+        told = f"{study.label}: {len(fitness.fit) + len(fitness.service)} numbers fit to be quoted{held}"
         console.print(told, highlight=False, soft_wrap=True, markup=False)
     console.print(f"Page: {page}", highlight=False, soft_wrap=True, markup=False)
 

@@ -17,9 +17,13 @@ from specprof.analyse.results import (
     StudyFigures,
     VerdictFigures,
 )
+from specprof.analyse.service_results import RungFigures
+from specprof.publish.context import engine_of, rate_words
 from specprof.publish.decisions import Action, action, candidates
-from specprof.publish.grid import Grid, Protocol
+from specprof.publish.grid import Grid, Protocol, protocol_of
+from specprof.publish.ladders import named_apart
 from specprof.publish.numbers import known, number, one_line, percent, times
+from specprof.publish.service_text import service_sentences
 
 
 class Effect(StrEnum):
@@ -142,10 +146,20 @@ def _steps(grid: Grid, tag: str, protocol: Protocol, arm: str) -> tuple[Step, ..
 
 
 def answer(figures: StudyFigures) -> tuple[str, str]:
-    """The study in one paragraph, intervals left to the tables: where speculation pays, and the rest."""
+    """The study in one paragraph, intervals left to the tables: where speculation pays, and the rest.
+
+    A rehearsal is called one before anything else, and of its numbers none is told.
+    """
     grid = Grid(figures)
-    parts = (_what_batching_gives, _whether_they_multiply, _what_content_does, _what_is_unfit, _how_verdicts_fell)
-    return _where_it_pays(grid), " ".join(sentence for part in parts if (sentence := part(grid)))
+    stamp = engine_of(figures.environment).rehearsal
+    parts = (_what_is_unfit,) if stamp else _PARTS
+    first, rest = _where_it_pays(grid), [sentence for part in parts if (sentence := part(grid))]
+    if stamp:
+        return _sentence(stamp), " ".join((first, *rest))
+    service = [f"{told.rstrip('.')}." for told in service_sentences(figures)]
+    if first:
+        return first, " ".join((*service, *rest))
+    return " ".join(service), " ".join(rest)
 
 
 def _where_it_pays(grid: Grid) -> str:
@@ -236,7 +250,7 @@ def _fit_pair(grid: Grid, pair: ContentFigures) -> bool:
 
 
 def _what_is_unfit(grid: Grid) -> str:
-    cells = grid.figures.cells
+    cells = _measured(grid.figures)
     unfit = [cell for cell in cells if not cell.valid]
     if not cells:
         return "Nothing was measured yet."
@@ -258,6 +272,8 @@ def _how_verdicts_fell(grid: Grid) -> str:
     return _sentence(f"Verdicts: {listed(told)}") if told else ""
 
 
+_PARTS = (_what_batching_gives, _whether_they_multiply, _what_content_does, _what_is_unfit, _how_verdicts_fell)
+
 _OUTCOMES = {Outcome.PASS: "passes", Outcome.FAIL: "fails", Outcome.UNDECIDED: "is undecided"}
 
 
@@ -277,24 +293,22 @@ class GateGroup:
     name: str
     severity: Severity
     remedy: str
-    cells: tuple[tuple[CellFigures, str], ...]  # each cell with its own evidence
+    cells: tuple[tuple[CellFigures | RungFigures, str], ...]  # each cell or rung with its own evidence
 
     @property
     def where(self) -> str:
         """The cells, shortened: `zh-prose forced 128, ngram K=4: N=1, 2, 4, 8`."""
-        rows: dict[str, list[int]] = {}
+        rows: dict[str, list[CellFigures | RungFigures]] = {}
         for cell, _ in self.cells:
-            protocol = Protocol(cell.protocol, cell.stop, cell.length)
-            rows.setdefault(f"{one_line(cell.tag)} {protocol.words}, {one_line(cell.method)}", []).append(
-                cell.concurrency
-            )
-        return "; ".join(f"{row}: {_streams(sorted(set(streams)))}" for row, streams in rows.items())
+            row = f"{one_line(cell.tag)} {protocol_of(cell).words}, {one_line(cell.method)}"
+            rows.setdefault(row, []).append(cell)
+        return "; ".join(f"{row}: {_loads(cells)}" for row, cells in rows.items())
 
 
 def gate_groups(figures: StudyFigures) -> tuple[GateGroup, ...]:
     """Every finding, grouped by gate and remedy, forbidding gates first."""
-    found: dict[tuple[Severity, int, str, str], list[tuple[CellFigures, str]]] = {}
-    for cell in Grid(figures).figures.cells:
+    found: dict[tuple[Severity, int, str, str], list[tuple[CellFigures | RungFigures, str]]] = {}
+    for cell in _measured(figures):
         for gate in cell.gates:
             found.setdefault(_gate_key(gate), []).append((cell, gate.evidence))
     groups = [
@@ -302,6 +316,19 @@ def gate_groups(figures: StudyFigures) -> tuple[GateGroup, ...]:
         for (severity, number_, name, remedy), where in found.items()
     ]
     return tuple(sorted(groups, key=lambda group: (group.severity is not Severity.INVALID, group.gate)))
+
+
+def _measured(figures: StudyFigures) -> tuple[CellFigures | RungFigures, ...]:
+    """Cells of closed loops, then rungs of open ones, arms that sound alike told apart."""
+    service = named_apart(figures).service
+    return (*Grid(figures).figures.cells, *(service.rungs if service is not None else ()))
+
+
+def _loads(cells: Sequence[CellFigures | RungFigures]) -> str:
+    """`N=1, 2, 4`, or `0.5 req/s poisson, 1 req/s poisson`."""
+    streams = sorted({cell.concurrency for cell in cells if isinstance(cell, CellFigures)})
+    rates = dict.fromkeys(rate_words(cell) for cell in cells if isinstance(cell, RungFigures))
+    return ", ".join([*([_streams(streams)] if streams else []), *rates])
 
 
 def _gate_key(gate: GateFinding) -> tuple[Severity, int, str, str]:

@@ -6,11 +6,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from specprof.analyse.results import CellFigures, Figure, GainFigures, Severity, StudyFigures
+from specprof.publish.cache_text import cache_sentences
 from specprof.publish.context import engine_of, gate_codes
 from specprof.publish.grid import Grid, Protocol
+from specprof.publish.guided_text import guided_sentences, quality_sentences
+from specprof.publish.interference_text import interference_sentences
 from specprof.publish.mixed_text import mixed_sentences
 from specprof.publish.numbers import count, interval, known, number, one_line, percent
 from specprof.publish.paragraphs import paragraph
+from specprof.publish.pipeline_text import pipeline_sentences, shape_words
+from specprof.publish.service_terminal import print_service
 from specprof.publish.summary import Advice, GateGroup, advice, gate_groups, verdict_sentence
 
 if TYPE_CHECKING:
@@ -35,6 +40,11 @@ def print_report(figures: StudyFigures, console: Console) -> None:
         for arm in grid.on_arms or (grid.off_arm,):
             _print_tables(grid, protocol, arm, console)
     _print_mixes(figures, console)
+    _print_quality(figures, console)
+    _print_interference(figures, console)
+    _print_pipeline(figures, console)
+    print_service(figures, console)
+    _print_cache(figures, console)
     _print_surprise(figures, console)
     _print_gates(gate_groups(figures), console)
     for verdict in figures.verdicts:
@@ -77,6 +87,48 @@ def _print_mixes(figures: StudyFigures, console: Console) -> None:
         paragraph("Mixed traffic: each content against itself alone", console, style="bold")
     for sentence in told:
         paragraph(sentence, console)
+
+
+def _print_cache(figures: StudyFigures, console: Console) -> None:
+    """How much of the prompts was not read, where traffic was replayed."""
+    told = tuple(cache_sentences(figures))
+    if told:
+        console.print()
+        heading = "Traffic replayed with a warm prefix cache: no figure here may stand beside one without"
+        paragraph(heading, console, style="bold")
+    for sentence in told:
+        paragraph(sentence, console)
+
+
+def _print_pipeline(figures: StudyFigures, console: Console) -> None:
+    """What filling the stages and larger batches gave, where the engine has several stages."""
+    told = tuple(pipeline_sentences(figures))
+    if told:
+        console.print()
+        paragraph(f"Pipeline: {shape_words(figures.pipeline[0])}", console, style="bold")
+    for sentence in told:
+        paragraph(sentence, console)
+
+
+def _print_interference(figures: StudyFigures, console: Console) -> None:
+    """Who waited for a long prompt that arrived, and how long."""
+    told = tuple(interference_sentences(figures))
+    if told:
+        console.print()
+        paragraph("Interference: a long prompt arrives among steady decoders", console, style="bold")
+    for sentence in told:
+        paragraph(sentence, console)
+
+
+def _print_quality(figures: StudyFigures, console: Console) -> None:
+    """How many answers are good, and what writing under a schema does."""
+    for heading, sentences in (("Good answers", quality_sentences), ("Guided against free", guided_sentences)):
+        told = tuple(sentences(figures))
+        if told:
+            console.print()
+            paragraph(heading, console, style="bold")
+        for sentence in told:
+            paragraph(sentence, console)
 
 
 def _print_surprise(figures: StudyFigures, console: Console) -> None:

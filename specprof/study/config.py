@@ -1,33 +1,29 @@
-"""The study file: YAML in, a checked, frozen `Study` out.
-
-Unknown or mistyped keys are refused with file, line, key and the nearest key that would have been valid, because a
-key that is silently ignored is a measurement of something else.
-"""
+"""The vocabulary of a study file: every section, frozen, and the rules it keeps. `study.reading` reads the file."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
-    ValidationError,
+    SerializerFunctionWrapHandler,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
-from specprof.errors import InputError
-from specprof.records import Sampling, Stop
+from specprof.records import CachePolicy, Sampling, Stop
+from specprof.study.attach import ADDRESS_KEYS, AttachEngine, require_sound_attach
+from specprof.study.cache import require_sound_cache
+from specprof.study.interference import INTERFERENCE, InterferenceSpec, require_sound_interference
+from specprof.study.load import Load, Quality, Targets
 from specprof.study.mix import require_sound_mixes
-from specprof.study.strict import find, nearest, yaml_mapping
+from specprof.study.strict import Strict
 
 AUTO_LOOKS = (4, 8, 12)  # METHOD 5; more looks would need another boundary (`decide.looks`)
 
@@ -42,20 +38,27 @@ ENGINE_ARGS_OF_SPECPROF = {
 }
 
 
-class Strict(BaseModel):
-    """Base of every section: frozen, and no key it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class VllmEngine(Strict):
-    """A vLLM process that specprof starts and stops. `args` become its flags: `max_model_len` → `--max-model-len`."""
+    """A vLLM process that specprof starts and stops. `args` become its flags: `max_model_len` → `--max-model-len`.
+
+    `rehearsal`: pipeline stages with speculation on the CPU engine (`engine.rehearsal`), whose figures are none of a
+    pipeline.
+    """
 
     kind: Literal["vllm"]
     model: str
     args: Mapping[str, JsonValue] = {}
     env: Mapping[str, str] = {}
     start_timeout_s: float = Field(default=600, gt=0)
+    rehearsal: bool = False
+
+    @model_serializer(mode="wrap")
+    def _as_before_there_were_rehearsals(self, plain: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
+        """An engine that rehearses nothing is the one it was, so that no hash of it changes."""
+        said: dict[str, JsonValue] = plain(self)
+        if not self.rehearsal:
+            said.pop("rehearsal", None)
+        return said
 
     @field_validator("args")
     @classmethod
@@ -76,9 +79,9 @@ class SimEngine(Strict):
     time_scale: float = Field(default=1.0, gt=0)
 
 
-RESERVED_PROTOCOLS = ("prefill", "sentinel")  # how study.plan names the cells it adds
+RESERVED_PROTOCOLS = ("prefill", "sentinel", INTERFERENCE)  # how study.plan names the cells it adds
 
-EngineSpec = Annotated[VllmEngine | SimEngine, Field(discriminator="kind")]
+EngineSpec = Annotated[VllmEngine | SimEngine | AttachEngine, Field(discriminator="kind")]
 
 
 class Arm(Strict):
@@ -107,12 +110,17 @@ class HubDataset(Strict):
 
 
 class Workload(Strict):
-    """A content tag and where its prompts come from: a suite file (or `ids` of it), or a data set."""
+    """A content tag and where its prompts come from: a suite file (or `ids` of it), or a data set.
+
+    `targets` and `quality` say what makes an answer of this content a useful one: on time, and good.
+    """
 
     tag: Name
     suite: Path | None = None
     hub: HubDataset | None = None
     ids: tuple[str, ...] | None = None
+    targets: Targets | None = None
+    quality: Quality | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Workload:
@@ -145,6 +153,7 @@ class Protocol(Strict):
     """How a text ends and how long it may be, METHOD 2. `concurrency`, `workloads` and `prompts` narrow the grid.
 
     `mix` names the contents that share one batch (`study.mix`); without it every content has the engine to itself.
+    `load` lets requests arrive by the clock (`study.load`); without it, and without the study's, the loop is closed.
     """
 
     stop: Stop
@@ -157,6 +166,7 @@ class Protocol(Strict):
     prompts: int | None = Field(default=None, gt=0)
     workloads: tuple[str, ...] | None = None
     mix: tuple[str, ...] | None = None
+    load: Load | None = None
 
     @model_validator(mode="after")
     def _mix_names_its_contents(self) -> Protocol:
@@ -222,7 +232,8 @@ class Study(Strict):
     arms: Annotated[Mapping[Name, Arm], Field(min_length=1)]
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
     protocols: Annotated[Mapping[Name, Protocol], Field(min_length=1)]
-    concurrency: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(min_length=1)]
+    concurrency: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(min_length=1)] = (1,)
+    load: Load | None = None
     prompts: int = Field(default=16, gt=0)
     format: Literal["completion", "chat"] = "completion"
     blocks: Annotated[int, Field(gt=0)] | Literal["auto"] = 1
@@ -231,6 +242,8 @@ class Study(Strict):
     sampling: SamplingSpec = SamplingSpec()
     warmup_tokens: int = Field(default=8, ge=0)
     prefill: PrefillProbe | None = None
+    interference: InterferenceSpec | None = None
+    cache: CachePolicy = CachePolicy.CONTROLLED
     verdicts: tuple[VerdictSpec, ...] = ()
 
     @model_validator(mode="after")
@@ -246,13 +259,26 @@ class Study(Strict):
             _require_once(protocol.concurrency or (), f"protocols.{name}.concurrency:")
             _require_known(protocol.mix or (), tags, f"protocols.{name}.mix")
             _require_once(protocol.mix or (), f"protocols.{name}.mix:")
+            if protocol.load is not None and (protocol.concurrency or protocol.mix):
+                raise ValueError(
+                    f"protocols.{name}: load: lets requests arrive by the clock, while concurrency: and mix: hold a "
+                    "number of streams; keep one of them (load.max_concurrency caps an open loop)"
+                )
         require_sound_mixes(self)
+        require_sound_interference(self)
+        require_sound_cache(self)
+        require_sound_attach(self)
         for verdict in self.verdicts:
             where = f"verdicts '{verdict.name}'"
             _require_known([verdict.protocol], self.protocols, f"{where} protocol")
             measured = self.protocols[verdict.protocol]
             if measured.mix is not None:
                 raise ValueError(f"{where} protocol: {verdict.protocol!r} mixes contents; a verdict speaks of one")
+            if self.load_of(verdict.protocol) is not None:
+                raise ValueError(
+                    f"{where} protocol: {verdict.protocol!r} is an open loop, whose throughput is what was asked of "
+                    "it; a verdict speaks of a closed loop"
+                )
             _require_known([verdict.workload], measured.workloads or tags, f"{where} workload")
             for selector in (verdict.numerator, verdict.denominator):
                 _require_known([selector.arm or verdict.arm], self.arms, f"{where} arm")
@@ -264,25 +290,41 @@ class Study(Strict):
         """After how many blocks the evidence is looked at: once at the end, or at the planned looks of `auto`."""
         return AUTO_LOOKS if self.blocks == "auto" else (self.blocks,)
 
+    def load_of(self, protocol: str) -> Load | None:
+        """The open loop a protocol is measured in: its own, or the study's where it names no number of streams."""
+        own = self.protocols[protocol]
+        return own.load or (None if own.concurrency or own.mix else self.load)
+
     def sampling_of(self, protocol: str) -> Sampling:
         """The sampling parameters a protocol really sends."""
         replaced = self.protocols[protocol].sampling.model_dump(exclude_none=True)
         return Sampling(**{**self.sampling.model_dump(), **replaced})
 
     def content_hash(self) -> str:
-        """sha256 over what is measured. How often (blocks), against which line (verdicts) and how long an engine may
-        take to start may change later; how the file is laid out and where its suites lie never matter, since every
-        cell hashes its prompts.
+        """sha256 over what is measured. How often (blocks), against which line (verdicts, targets, quality) and how
+        long an engine may take to start may change later; how the file is laid out and where its suites and traces
+        lie never matter, since every cell holds its prompts' hash and its schedule.
         """
         said = self.model_dump(
             mode="json",
-            exclude={"blocks": True, "target_half_width": True, "verdicts": True, "engine": {"start_timeout_s"}},
+            exclude={
+                "blocks": True,
+                "target_half_width": True,
+                "verdicts": True,
+                "engine": {"start_timeout_s", *ADDRESS_KEYS},
+                "workloads": {"__all__": {"targets", "quality"}},
+            },
         )
-        for source in (*said["workloads"], said["prefill"] or {}):
+        for source in (*said["workloads"], said["prefill"] or {}, said["interference"] or {}):
             source["suite"] = source.get("suite") and Path(source["suite"]).name
-        for protocol in said["protocols"].values():
-            if protocol["mix"] is None:
-                del protocol["mix"]  # a study of single contents is the study it was before mixes could be written
+        if self.cache is CachePolicy.CONTROLLED:
+            del said["cache"]  # a study is the one it was before there was another policy
+        for section in (said, *said["protocols"].values()):
+            for later in ("mix", "load", "interference"):  # a study without is the one it was before there were any
+                if section.get(later, "") is None:
+                    del section[later]
+            if (section.get("load") or {}).get("file"):
+                section["load"]["file"] = Path(section["load"]["file"]).name
         return fingerprint(said)
 
 
@@ -290,86 +332,6 @@ def fingerprint(value: object) -> str:
     """sha256 of a JSON value in canonical form."""
     canonical = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def load_study(path: Path) -> Study:
-    """Read and check a study file; find its suites from the file's folder upwards, then from the working folder.
-
-    Raises InputError naming file, line, key and what to write instead.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as problem:
-        raise InputError(f"{path}: cannot be read ({problem}). Give the path of a study file in YAML.") from None
-    return _with_resolved_paths(parse_study(text, str(path)), path)
-
-
-def parse_study(text: str, name: str) -> Study:
-    """Check the text of a study file; `name` stands in its errors. Suites need not exist: a report reads no prompts."""
-    data, node = yaml_mapping(text, name, "holds no study. It must be a mapping that begins with 'study: NAME'.")
-    if isinstance(data.get("arms"), dict) and (False in data["arms"] or True in data["arms"]):
-        where = f"{name}:{find(node, ('arms',))[0]}"
-        raise InputError(f'{where}: arms: YAML reads a bare off or on as a truth value; write "off": in quotes.')
-    try:
-        return Study.model_validate(data)
-    except ValidationError as problem:
-        raise InputError("\n".join(_explain(name, node, problem))) from None
-
-
-def _explain(name: str, node: yaml.Node, problem: ValidationError) -> Iterator[str]:
-    for error in problem.errors():
-        location = error["loc"]
-        if location[:1] == ("engine",):
-            location = (*location[:1], *location[2:])  # the second part is the chosen kind, which stands in no file
-        line, depth = find(node, location)
-        where = f"{name}:{line}"
-        if error["type"] not in ("extra_forbidden", "missing"):
-            location = location[:depth]  # what follows are the types pydantic tried
-        key = ".".join(str(part) for part in location)
-        if error["type"] == "extra_forbidden":
-            yield f"{where}: unknown key '{key}'.{nearest(str(location[-1]), _valid_keys(location[:-1]))}"
-        elif error["type"] == "missing":
-            yield f"{where}: '{key}' is missing. Add it."
-        elif error["type"] == "union_tag_invalid" or error["type"] == "union_tag_not_found":
-            yield f"{where}: {key}: kind must be one of {', '.join(_engine_kinds())}."
-        else:
-            given = error.get("input")
-            shown = "" if isinstance(given, dict | list | tuple | BaseModel) else f" (it says {given!r})"
-            message = error["msg"].removeprefix("Value error, ")
-            if isinstance(given, bool) and error["type"] == "string_type":
-                message, shown = "YAML reads a bare on, off, yes or no as a truth value; write it in quotes", ""
-            if error["type"] == "string_pattern_mismatch":
-                message = "use letters, digits and . _ - only, a letter or digit first"
-            yield f"{where}: {key or 'study'}: {message}{shown}"
-
-
-def _engine_kinds() -> list[str]:
-    return [get_args(model.model_fields["kind"].annotation)[0] for model in (VllmEngine, SimEngine)]
-
-
-_SECTIONS: Mapping[str, tuple[type[Strict], ...]] = {
-    "engine": (VllmEngine, SimEngine),
-    "arms": (Arm,),
-    "workloads": (Workload,),
-    "hub": (HubDataset,),
-    "protocols": (Protocol,),
-    "verdicts": (VerdictSpec,),
-    "numerator": (Selector,),
-    "denominator": (Selector,),
-    "prefill": (PrefillProbe,),
-}
-
-
-def _valid_keys(parents: tuple[Any, ...]) -> list[str]:
-    if parents[:1] in (("arms",), ("protocols",)):
-        parents = (*parents[:1], *parents[2:])  # what follows is a name the user chose
-    named = [part for part in parents if isinstance(part, str)]
-    if not named:
-        return list(Study.model_fields)
-    if named[-1] == "sampling":
-        return list(SamplingSpec.model_fields)
-    models = next((_SECTIONS[part] for part in reversed(named) if part in _SECTIONS), ())
-    return sorted({key for model in models for key in model.model_fields})
 
 
 def _require_known(given: Any, known: Any, where: str) -> None:
@@ -382,20 +344,3 @@ def _require_once(given: Any, where: str) -> None:
     for name in given:
         if list(given).count(name) > 1:
             raise ValueError(f"{where} {name!r} stands twice; once is enough")
-
-
-def _with_resolved_paths(study: Study, path: Path) -> Study:
-    """Suites may be named from the study's folder, a folder above it, or the working folder."""
-
-    def found(suite: Path | None) -> Path | None:
-        if suite is None:
-            return None
-        places = [suite] if suite.is_absolute() else [base / suite for base in (*path.resolve().parents, Path.cwd())]
-        for place in places:
-            if os.path.isfile(place):  # noqa: PTH113 - unlike Path.is_file, False for a name the system refuses
-                return place
-        raise InputError(f"{path}: suite {suite} does not exist (looked from {path.resolve().parent} upwards).")
-
-    workloads = tuple(w.model_copy(update={"suite": found(w.suite)}) for w in study.workloads)
-    prefill = study.prefill and study.prefill.model_copy(update={"suite": found(study.prefill.suite)})
-    return study.model_copy(update={"workloads": workloads, "prefill": prefill})

@@ -25,8 +25,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, ValidationError
 
 from specprof.errors import InputError
-from specprof.study.config import Strict
-from specprof.study.strict import find, nearest, yaml_mapping
+from specprof.study.strict import Strict, find, nearest, yaml_mapping
 
 SMALLEST, LARGEST = 1e-9, 1e18  # beyond these a float's arithmetic, not the reader's, would decide
 LONGEST_LABEL = 80

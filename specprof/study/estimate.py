@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specprof.records import Cell, Launch
+from specprof.records import Cell, Launch, Phase, phase_due
+from specprof.study.attach import AttachEngine
 from specprof.study.config import SimEngine, Study
 
 CELL_S = 0.5  # warm-up, counters, sealing
@@ -19,17 +20,31 @@ class Rates:
     decode: float = 20.0
     prefill: float = 600.0
     start_s: float = 45.0
+    time_scale: float = 1.0  # seconds of a schedule that pass in one of ours: a simulated engine's clock
 
 
 def assumed_rates(study: Study) -> Rates:
     """What is assumed of an engine nobody has measured yet: the CPU demo's speeds, or a simulated GPU's."""
     if isinstance(study.engine, SimEngine):
-        return Rates(decode=60 * study.engine.time_scale, prefill=3000 * study.engine.time_scale, start_s=1.0)
+        scale = study.engine.time_scale
+        return Rates(decode=60 * scale, prefill=3000 * scale, start_s=1.0, time_scale=scale)
+    if isinstance(study.engine, AttachEngine):
+        return Rates(start_s=1.0)  # it runs already
     return Rates()
 
 
+def num_requests(cell: Cell) -> int:
+    """How many requests a cell sends, without what only keeps its load up at the end."""
+    if cell.arrivals is None:
+        return len(cell.prompt_ids)
+    return sum(phase_due(cell.arrivals, due_s) is not Phase.FILL for due_s in cell.arrivals.due_s)
+
+
 def cell_seconds(cell: Cell, rates: Rates) -> float:
-    """Expected seconds to measure a cell: natural texts are assumed to use all they may."""
+    """Expected seconds to measure a cell: natural texts are assumed to use all they may, and a rung to be climbed."""
+    if cell.arrivals is not None:
+        scheduled_s = (cell.arrivals.warmup_s + cell.arrivals.duration_s) / rates.time_scale
+        return CELL_S + scheduled_s + cell.max_tokens / rates.decode
     requests = len(cell.prompt_ids)
     streams = min(cell.concurrency, requests)
     reading = requests * PROMPT_TOKENS / rates.prefill

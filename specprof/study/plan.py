@@ -10,15 +10,23 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, zip_longest
+from itertools import chain, product, zip_longest
+from typing import Any
 
 from specprof.errors import InputError
-from specprof.records import Cell, Launch, Prompt, Role, Sampling, Stop
+from specprof.records import CachePolicy, Cell, Interference, Launch, Phase, Prompt, Role, Sampling, Stop, phase_due
+from specprof.study import quality
+from specprof.study.attach import ADDRESS_KEYS
+from specprof.study.cache import cache_args
 from specprof.study.config import Arm, Study, Workload, fingerprint
+from specprof.study.interference import INTERFERENCE, NEWCOMER_TOKENS, Encounter, batch_sizes, encounters, newcomers
+from specprof.study.interference import notes as interference_notes
+from specprof.study.load import Trace
 from specprof.study.mix import mixed_streams, mixed_tag
 from specprof.study.prompts import load_suite, load_workload, suite_hash
+from specprof.study.schedule import Schedule, open_schedules
 
 PREFILL = "prefill"  # the protocol name of prefill cells
 SENTINEL = "sentinel"
@@ -27,6 +35,7 @@ MAX_NAME_BYTES = 200  # of the readable part of a key: a folder's name may have 
 
 
 Suites = Mapping[str, tuple[Prompt, ...]]
+_Part = tuple[Mapping[str, Any], list[Cell]]  # what one launch of each arm measures, and its own engine arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +56,28 @@ def make_plan(study: Study, num_blocks: int | None = None) -> Plan:
     """Lay the study out, its last look or `num_blocks` far. The same study gives the same plan on every machine."""
     suites = {w.tag: _chosen(load_workload(w), w, study) for w in study.workloads}
     probe = _long_prompt(study)
-    prompts = _by_id([*chain.from_iterable(suites.values()), *([probe] if probe else [])])
+    arriving = newcomers(study, load_suite(study.interference.suite)) if study.interference else ()
+    prompts = _by_id([*chain.from_iterable(suites.values()), *([probe] if probe else []), *arriving])
     launches: list[Launch] = []
+    cached = cache_args(study.cache)
     for block in range(num_blocks or study.looks[-1]):
         rng = random.Random(f"{study.seed}/{block}")
-        cells = _block_cells(study, suites, probe, rng)
-        for arm in _arm_order(study, block):
+        parts: list[_Part] = [({}, _block_cells(study, suites, probe, rng, block))]
+        parts += _interference_parts(study, suites, arriving, block)
+        for (engine_args, cells), arm in product(parts, _arm_order(study, block)):
             own = tuple(_for_arm(cell, block, arm, study.arms[arm]) for cell in cells)
-            launches.append(Launch(len(launches), block, arm, study.arms[arm].speculative_config, own))
-    return Plan(tuple(launches), prompts, tuple(_notes(study)))
+            flags = study.arms[arm].speculative_config
+            launches.append(Launch(len(launches), block, arm, flags, own, {**cached, **engine_args}))
+    return Plan(tuple(launches), prompts, (*_notes(study, suites), *interference_notes(study, arriving)))
 
 
-def _notes(study: Study) -> Iterator[str]:
+def _notes(study: Study, suites: Suites) -> Iterator[str]:
     for name, protocol in study.protocols.items():
         if protocol.mix is not None:
             yield from mixed_streams(study, name).notes
+        if isinstance(study.load_of(name), Trace):
+            yield from (note for (schedule,) in _schedules(study, suites, name, 0) for note in schedule.notes)
+    yield from quality.notes(study, suites)
 
 
 def _by_id(prompts: Iterable[Prompt]) -> dict[str, Prompt]:
@@ -109,19 +125,22 @@ def _arm_order(study: Study, block: int) -> list[str]:
     return arms if block % 2 == 0 else arms[::-1]
 
 
-def _block_cells(study: Study, suites: Suites, probe: Prompt | None, rng: random.Random) -> list[Cell]:
+def _block_cells(study: Study, suites: Suites, probe: Prompt | None, rng: random.Random, block: int) -> list[Cell]:
     """One launch's cells. Every cell of the block sends a content's prompts in the same drawn order."""
     rank = {p.id: rng.random() for p in chain.from_iterable(suites.values())}
     figures = list(_figure_cells(study, suites, rank))
     cells = [*_prefill_cells(study, suites, probe, figures), *figures, *_mixed_cells(study, suites, rank)]
     rng.shuffle(cells)
+    ladders = [list(ladder) for ladder in _ladders(study, suites, block)]
+    rng.shuffle(ladders)
+    cells += chain.from_iterable(ladders)
     sentinel = _sentinel(study, suites)
     return [replace(sentinel, protocol=f"{SENTINEL}-before"), *cells, replace(sentinel, protocol=f"{SENTINEL}-after")]
 
 
 def _figure_cells(study: Study, suites: Suites, rank: Mapping[str, float]) -> Iterator[Cell]:
     for name, protocol in study.protocols.items():
-        if protocol.mix is not None:
+        if protocol.mix is not None or study.load_of(name) is not None:
             continue
         for tag in protocol.workloads or [w.tag for w in study.workloads]:
             prompts = _in_order(suites[tag][: protocol.prompts], rank)
@@ -139,6 +158,64 @@ def _mixed_cells(study: Study, suites: Suites, rank: Mapping[str, float]) -> Ite
         for concurrency in mixed_streams(study, name).measured:
             cell = _under_protocol(study, name, _cell(study, prompts, Role.MIXED, name, concurrency, 0))
             yield replace(cell, tag=mixed_tag(protocol.mix), prompt_tags=tuple(p.tag for p in prompts))
+
+
+def _ladders(study: Study, suites: Suites, block: int) -> Iterator[Iterator[Cell]]:
+    """The rungs of every content and protocol that is measured in an open loop, rising; which of them are climbed is
+    decided while they are measured (`study.ladder`).
+    """
+    for name in study.protocols:
+        for schedules in _schedules(study, suites, name, block):
+            yield (_open_cell(study, name, schedule) for schedule in schedules)
+
+
+def _schedules(study: Study, suites: Suites, name: str, block: int) -> Iterator[list[Schedule]]:
+    """Who arrives when in the ladders of a protocol; none where it is a closed loop."""
+    protocol, load = study.protocols[name], study.load_of(name)
+    if load is None:
+        return
+    tags = protocol.workloads or [w.tag for w in study.workloads]
+    of_tag = {tag: suites[tag][: protocol.prompts] for tag in tags}
+    yield from open_schedules(load, of_tag, f"{study.seed}/{block}/{name}", protocol.length)
+
+
+def _open_cell(study: Study, name: str, schedule: Schedule) -> Cell:
+    arrivals = schedule.arrivals
+    if not any(phase_due(arrivals, due_s) is Phase.MEASURED for due_s in arrivals.due_s):
+        raise InputError(
+            f"protocols.{name}.load: at {arrivals.rate_per_s:g} req/s no request is due in the "
+            f"{arrivals.duration_s:g} s that are measured. Raise the rate, or measure for longer."
+        )
+    cell = _cell(study, schedule.prompts, Role.OPEN, name, arrivals.max_concurrency or 0, 0)
+    tags = tuple(prompt.tag for prompt in schedule.prompts)
+    in_order = tuple(w.tag for w in study.workloads if w.tag in tags)  # whichever came first in this block
+    return replace(
+        _under_protocol(study, name, cell),
+        tag=mixed_tag(in_order),
+        prompt_tags=tags if len(set(tags)) > 1 else (),
+        num_warmup=0,
+        arrivals=arrivals,
+    )
+
+
+def _interference_parts(study: Study, suites: Suites, arriving: Sequence[Prompt], block: int) -> Iterator[_Part]:
+    """One more launch of every arm for each size of a batch, since that is an argument of the engine."""
+    if study.interference is None:
+        return
+    met = encounters(study, arriving, suites[study.interference.workload], block)
+    for size in batch_sizes(study, block):
+        engine_args = {"max_num_batched_tokens": size}
+        cells = [_interference_cell(study, encounter, size) for encounter in met]
+        yield engine_args, [replace(cell, engine_hash=_engine_hash(study, engine_args)) for cell in cells]
+
+
+def _interference_cell(study: Study, met: Encounter, size: int) -> Cell:
+    spec = study.interference
+    assert spec is not None  # noqa: S101 - nobody meets in a study without the section
+    prompts = (met.newcomer, *met.decoders)
+    cell = _cell(study, prompts, Role.INTERFERENCE, INTERFERENCE, len(prompts), spec.output_tokens)
+    arrival = Interference(met.newcomer.id, spec.after_tokens, NEWCOMER_TOKENS, size)
+    return replace(cell, tag=spec.workload, interference=arrival)
 
 
 def _in_order(prompts: tuple[Prompt, ...], rank: Mapping[str, float]) -> tuple[Prompt, ...]:
@@ -160,6 +237,8 @@ def _under_protocol(study: Study, name: str, cell: Cell) -> Cell:
 
 def _prefill_cells(study: Study, suites: Suites, probe: Prompt | None, figures: Iterable[Cell]) -> Iterator[Cell]:
     """Reading speed in both shapes: one long prompt alone, and N short ones at once, for every N that needs it."""
+    if study.cache is CachePolicy.REPLAY:
+        return  # a prompt that is in the cache is not read
     if probe is not None:
         yield _cell(study, (probe,), Role.PREFILL, f"{PREFILL}-long", 1, 1)
     for tag, concurrency in dict.fromkeys((cell.tag, cell.concurrency) for cell in figures):
@@ -193,8 +272,15 @@ def _cell(
         guided=False,
         sampling=Sampling(**study.sampling.model_dump()),
         suite_hash=suite_hash(prompts),
-        engine_hash=fingerprint(study.engine.model_dump(mode="json", exclude={"start_timeout_s"})),
+        engine_hash=_engine_hash(study, {}),
+        cache=study.cache,
     )
+
+
+def _engine_hash(study: Study, engine_args: Mapping[str, Any]) -> str:
+    """What the engine is, with the arguments that a launch adds of its own."""
+    said = study.engine.model_dump(mode="json", exclude={"start_timeout_s", *ADDRESS_KEYS})
+    return fingerprint({**said, "args": {**said.get("args", {}), **engine_args}} if engine_args else said)
 
 
 def _for_arm(cell: Cell, block: int, arm: str, settings: Arm) -> Cell:
@@ -207,6 +293,13 @@ def cell_key(cell: Cell) -> str:
     identity = {name: value for name, value in asdict(cell).items() if name != "key"}
     if not cell.prompt_tags:
         del identity["prompt_tags"]  # cells of one content keep the keys they had before there were mixed ones
-    name = f"b{cell.block}-{cell.arm}-{cell.tag}-{cell.protocol}-n{cell.concurrency}"
+    if cell.arrivals is None:
+        del identity["arrivals"]  # as do closed loops
+    if cell.interference is None:
+        del identity["interference"]  # and cells that nobody disturbs
+    if cell.cache is CachePolicy.CONTROLLED:
+        del identity["cache"]  # and those of before there was another policy
+    load = f"n{cell.concurrency}" if cell.arrivals is None else f"r{cell.arrivals.rate_per_s:.4g}"
+    name = f"b{cell.block}-{cell.arm}-{cell.tag}-{cell.protocol}-{load}"
     fits = name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
     return f"{fits}-{fingerprint(identity)[:8]}"

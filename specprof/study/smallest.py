@@ -33,7 +33,7 @@ class SmallestGrid:
 def smallest_grid(study: Study) -> SmallestGrid:
     """Narrow a study to the cells a policy needs; prompts, blocks, seed and engine stay as they are.
 
-    Raises InputError for a study that cannot decide: no arm with speculation off, none with it on, no forced protocol.
+    Raises InputError for a study that cannot decide: no arm with speculation off, none with it on, no forced loop.
     """
     if all(arm.speculative_config for arm in study.arms.values()):
         raise InputError('arms: no arm has speculation off, so nothing shows what it gains. Add "off": {}.')
@@ -43,7 +43,7 @@ def smallest_grid(study: Study) -> SmallestGrid:
     protocols = _deciding_protocols(study)
     if not protocols:
         raise InputError(
-            "protocols: none is forced, and a policy compares arms that write equally much. "
+            "protocols: none is a forced closed loop, and a policy compares arms that write equally much. "
             "Add forced: {stop: forced, output_tokens: 128}."
         )
     measured = {tag for protocol in protocols.values() for tag in _tags(protocol, study)}
@@ -54,6 +54,7 @@ def smallest_grid(study: Study) -> SmallestGrid:
         "protocols": protocols,
         "concurrency": spread(n for protocol in protocols.values() for n in protocol.concurrency or ()),
         "prefill": None,
+        "interference": None,
         "verdicts": (),
     }
     left_out = tuple(workload.tag for workload in study.workloads if workload.tag not in measured)
@@ -89,12 +90,13 @@ def _draft_tokens(arm: Arm) -> int:
 
 
 def _deciding_protocols(study: Study) -> dict[str, Protocol]:
-    """Forced protocols of single contents, as many as it takes for every content to be in one; first come first."""
+    """Forced closed loops of single contents, as many as it takes for every content to be in one; first come first."""
     kept: dict[str, Protocol] = {}
     covered: set[str] = set()
     for name, protocol in study.protocols.items():
         tags = [tag for tag in _tags(protocol, study) if tag not in covered]
-        if protocol.stop is not Stop.FORCED or protocol.mix is not None or not tags:
+        closed = protocol.mix is None and study.load_of(name) is None
+        if protocol.stop is not Stop.FORCED or not closed or not tags:
             continue
         covered |= set(tags)
         narrowed: dict[str, Any] = {"concurrency": spread(protocol.concurrency or study.concurrency)}
@@ -121,7 +123,7 @@ def write_study(study: Study, path: Path) -> None:
 
 def study_text(study: Study, folder: Path) -> str:
     """A study file in YAML that loads as this study from `folder`: what its author set, suites named from there."""
-    said = study.model_dump(mode="json", exclude_unset=True, exclude={"prefill", "verdicts"})
+    said = study.model_dump(mode="json", exclude_unset=True, exclude={"prefill", "interference", "verdicts"})
     for source, workload in zip(said["workloads"], study.workloads, strict=True):
         if workload.suite is not None:
             source["suite"] = _from(folder, workload)

@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import yaml
+from pydantic import BaseModel, ConfigDict
 
 from specprof.errors import InputError
 
 # Beside its own errors PyYAML lets those of its converters through: `!!int ''`, `!!timestamp x`, `1:59:…` without end.
 _NOT_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError, OverflowError)
+
+
+class Strict(BaseModel):
+    """Base of every section of a file: frozen, and no key it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def yaml_mapping(text: str, name: str, otherwise: str) -> tuple[dict[Any, Any], yaml.Node]:

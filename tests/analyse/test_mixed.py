@@ -19,8 +19,8 @@ from specprof.engine.sim import Content, Drafter, Faults, ForeignTraffic, Hardwa
 from specprof.engine.sim import run_study as run_virtual
 from specprof.publish.card import card
 from specprof.records import CellRecord, Phase, Request, Role
-from specprof.study.config import parse_study
 from specprof.study.plan import make_plan
+from specprof.study.reading import parse_study
 from tests.running import ROOT
 
 STUDY = """

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from specprof.analyse.evidence import Evidence
-from specprof.analyse.loops import distinct_share
 from specprof.analyse.samples import MAX_CHARS, samples
 from specprof.records import Role
+from specprof.study.loops import distinct_share
 from tests.factory import NGRAM, looping_tokens, make_cell, make_data, make_request
 
 TOKENS = 200

@@ -14,8 +14,8 @@ from specprof.decide.fairness import Side
 from specprof.engine.sim import Content, Drafter, Machine, Noise, VirtualEngine, machine_of, run_study
 from specprof.records import CellRecord, EngineFacts, Launch, Prompt, Role
 from specprof.store import Store
-from specprof.study.config import parse_study
 from specprof.study.plan import make_plan
+from specprof.study.reading import parse_study
 from tests.factory import make_cell
 from tests.running import ROOT
 

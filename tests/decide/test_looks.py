@@ -17,7 +17,8 @@ from specprof.decide.conclude import conclude
 from specprof.decide.looks import BOUNDARY_Z, enough, look_confidence
 from specprof.store import Store
 from specprof.study import config
-from specprof.study.config import AUTO_LOOKS, parse_study
+from specprof.study.config import AUTO_LOOKS
+from specprof.study.reading import parse_study
 from tests.running import ROOT, sealed
 
 POCOCK_Z = 2.289  # Pocock 1977, three looks, 5% two-sided

@@ -226,7 +226,8 @@ def test_the_proxy_sends_each_content_to_its_pool():
                 },
             }
             for tag, pool in (("code", "spec-on"), ("prose", "spec-off"))
-        ]
+        ],
+        "general_settings": {"master_key": "os.environ/LITELLM_MASTER_KEY"},
     }
 
 

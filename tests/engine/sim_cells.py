@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Any
 
 from specprof.engine.sim import Content, Hardware, Machine, Prefill, Scheduler
-from specprof.records import Cell, CellRecord, Phase, Prompt, Request, Role, Sampling, Stop
+from specprof.records import Arrivals, Cell, CellRecord, Phase, Prompt, Request, Role, Sampling, Stop
 
 MTP_4: Mapping[str, Any] = {"method": "mtp", "num_speculative_tokens": 4}
 
@@ -99,3 +100,32 @@ def counted(record: CellRecord, name: str) -> float:
 
 def acceptance_length(record: CellRecord) -> float:
     return 1.0 + counted(record, "num_accepted_tokens") / counted(record, "num_drafts")
+
+
+def open_cell(
+    prompts: Mapping[str, Prompt],
+    due_s: Sequence[float],
+    *,
+    tokens: int = 128,
+    warmup_s: float = 0.0,
+    duration_s: float | None = None,
+    timeout_s: float = 600.0,
+    cap: int | None = None,
+    output_tokens: Sequence[int] = (),
+) -> Cell:
+    """An open loop over a suite, prompts in turn; without a `duration_s` everybody is measured."""
+    window_s = duration_s or max(due_s, default=0.0) + 1.0
+    arrivals = Arrivals(
+        kind="poisson",
+        rate_per_s=len(due_s) / window_s,
+        burstiness=1.0,
+        warmup_s=warmup_s,
+        duration_s=window_s,
+        timeout_s=timeout_s,
+        due_s=tuple(due_s),
+        max_concurrency=cap,
+        output_tokens=tuple(output_tokens),
+    )
+    names = tuple(islice(cycle(prompts), len(due_s)))
+    closed = cell(prompts, cap or 0, tokens=tokens)
+    return replace(closed, role=Role.OPEN, prompt_ids=names, arrivals=arrivals)

@@ -85,16 +85,21 @@ def test_cpu_defaults_stay_off_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "args", "threads"),
-    [(1, {}, "1"), (2, {}, "2"), (16, {}, None), (2, {"pipeline_parallel_size": 3}, None)],
+    ("cores", "args", "threads", "processes"),
+    [
+        (1, {}, "1", "0"),
+        (2, {}, "2", "0"),
+        (16, {}, None, None),
+        (2, {"pipeline_parallel_size": 3}, "1", None),  # a process for each stage, of one thread
+    ],
 )
 def test_a_small_machine_runs_the_model_in_one_process(
-    cores: int, args: dict[str, Any], threads: str | None, monkeypatch: pytest.MonkeyPatch
+    cores: int, args: dict[str, Any], threads: str | None, processes: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "usable_cores", lambda: cores)
     env = build(VllmEngine(kind="vllm", model="m", args=args)).env
     assert env.get("OMP_NUM_THREADS") == threads
-    assert env.get("VLLM_ENABLE_V1_MULTIPROCESSING") == (None if threads is None else "0")
+    assert env.get("VLLM_ENABLE_V1_MULTIPROCESSING") == processes
 
 
 @pytest.mark.parametrize("key", ["stream_interval", "stream-interval", "no_enable_per_request_metrics", "api_key"])

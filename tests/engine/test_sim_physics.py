@@ -13,6 +13,7 @@ from sim_cells import (
     counted,
     decode_speed,
     measured,
+    open_cell,
     plain,
     suite,
     throughput,
@@ -25,7 +26,6 @@ from specprof.engine.sim import (
     Drafter,
     Hardware,
     Noise,
-    OpenLoad,
     Prefill,
     Scheduler,
     VirtualEngine,
@@ -129,12 +129,12 @@ def test_mean_wait_of_a_deterministic_server_under_poisson_arrivals() -> None:
         now += random_.expovariate(0.6 / 0.11)
         arrivals.append(now)
     engine = VirtualEngine(machine_of("queue"))
-    record = engine.measure(cell(ONE, tokens=10), ONE, OpenLoad(arrivals))
+    record = engine.measure(open_cell(ONE, arrivals, tokens=10), ONE)
     assert mean(r.server.queue_s or 0 for r in record.requests if r.server) == pytest.approx(0.0825, rel=0.1)
 
 
 def test_a_client_cap_delays_sending_not_scheduling() -> None:
-    record = VirtualEngine(plain()).measure(cell(ONE, tokens=11), ONE, OpenLoad([0.0, 0.0, 0.0], cap=1))
+    record = VirtualEngine(plain()).measure(open_cell(ONE, [0.0, 0.0, 0.0], tokens=11, cap=1), ONE)
     delays = sorted((r.sent_ns - r.scheduled_ns) / 1e9 for r in record.requests)
     assert delays == pytest.approx([0.0, 0.110, 0.220])
 

@@ -111,6 +111,10 @@ def serving(vllm: Vllm) -> Iterator[Vllm]:
         up.set()
         await stop.wait()
         await runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.wait([*left, asyncio.ensure_future(asyncio.sleep(0.01))])  # sockets close a turn later
 
     def run() -> None:
         asyncio.set_event_loop(loop)

@@ -13,62 +13,14 @@ import pytest
 from specprof.columns import requests_of
 from specprof.errors import EngineDied, EngineError, EngineStartError, InputError
 from specprof.measure import loop
-from specprof.records import EngineFacts, Phase, Role
+from specprof.measure.agenda import Agenda
+from specprof.records import CachePolicy, EngineFacts, Phase, Role
 from specprof.store import Store
 from specprof.study.config import Study
 from specprof.study.plan import make_plan
 from tests.factory import NGRAM, make_cell, make_prompt
+from tests.measure.doubles import FakeEngine, Journal
 from tests.measure.sse import Vllm, serving
-
-
-class FakeEngine:
-    """A running server that dies when it is told to."""
-
-    def __init__(self, vllm: Vllm) -> None:
-        self.vllm = vllm
-        self.dies_at = float("inf")
-
-    @property
-    def base_url(self) -> str:
-        return self.vllm.base_url
-
-    @property
-    def served_model(self) -> str:
-        return "planted"
-
-    def facts(self) -> EngineFacts:
-        return EngineFacts("fake", "fake", "0", "m", "")
-
-    def death(self) -> EngineDied | None:
-        if time.monotonic() < self.dies_at:
-            return None
-        return EngineDied("The engine died.", cause="planted")
-
-
-class Journal:
-    """An observer that remembers; `stop_at` raises when so many cells are sealed."""
-
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.launches, self.cells, self.sealed_keys, self.requests = [], [], [], 0
-        self.stop_at = stop_at
-
-    def launch(self, launch) -> None:
-        self.launches.append(launch)
-
-    def engine_says(self, text) -> None:
-        pass
-
-    def cell(self, cell) -> None:
-        self.cells.append(cell)
-
-    def request_done(self) -> None:
-        self.requests += 1
-
-    def sealed(self, cell) -> None:
-        self.sealed_keys.append(cell.key)
-        if len(self.sealed_keys) == self.stop_at:
-            raise KeyboardInterrupt
-
 
 PROMPTS = {name: make_prompt(name) for name in make_cell(num_prompts=8).prompt_ids}
 
@@ -104,6 +56,11 @@ def test_a_cell_is_reset_warmed_up_and_driven(engine):
     assert max(r.done_ns for r in warm) < min(r.sent_ns for r in measured)
     assert record.launch == 3
     assert record.client.cpu_share >= 0
+
+
+def test_a_cache_that_is_replayed_is_never_emptied(engine):
+    loop.measure(replace(small(), cache=CachePolicy.REPLAY), PROMPTS, engine, launch=3)
+    assert engine.vllm.resets == 0
 
 
 def test_counters_are_read_around_the_measured_requests_alone(engine):
@@ -247,9 +204,42 @@ def test_a_launch_that_is_half_measured_is_started_for_the_other_half(study, sto
     plan = make_plan(study)
     with pytest.raises(KeyboardInterrupt):
         loop.run_study(study, plan, store, Journal(stop_at=2))
-    (first, second) = loop.pending(plan, store)
+    (first, second) = Agenda(study, plan, store).pending()
     assert first == replace(plan.launches[0], cells=plan.launches[0].cells[2:])
     assert second == plan.launches[1]
+
+
+def climbing(study: Study, **load) -> Study:
+    """The study with an open loop and one arm."""
+    protocol = {"stop": "forced", "output_tokens": 4, "load": {"warmup": 0, "duration": 0.2, "timeout": 0.5, **load}}
+    told = study.model_dump(mode="json", exclude_unset=True)
+    return Study.model_validate({**told, "arms": {"off": {}}, "protocols": {"served": protocol}})
+
+
+def test_a_climb_ends_with_the_first_rung_that_collapses_and_says_what_is_left(study, store, started, engine):
+    study = climbing(study, kind="rates", rates=[20, 30, 40])
+    plan, journal = make_plan(study), Journal()
+    engine.vllm.status = 503  # every request fails
+    loop.run_study(study, plan, store, journal)
+    before, first, _, _, after = plan.cells
+    assert first.arrivals.rate_per_s == 20
+    assert journal.sealed_keys == [before.key, first.key, after.key]
+    assert journal.left == [1], "the sentinel after"
+    started.clear()
+    loop.run_study(study, plan, store, Journal())
+    assert started == [], "two rungs are not sealed, and nobody wants them"
+    agenda = Agenda(study, plan, store)
+    assert (agenda.num_sealed(), agenda.num_left()) == (3, 0)
+
+
+def test_a_search_counts_the_rungs_that_it_will_visit(study, store, started):
+    study = climbing(study, kind="goodput", between=[20, 80], rungs=3)
+    plan, journal = make_plan(study), Journal()
+    assert len(plan.cells) == 2 + 7
+    assert Agenda(study, plan, store).num_left() == 2 + 3
+    loop.run_study(study, plan, store, journal)
+    assert len(journal.sealed_keys) == 2 + 3
+    assert journal.left == [3, 2, 1]
 
 
 def test_an_engine_that_dies_leaves_what_was_sealed_and_seals_nothing_more(study, store, started, engine):

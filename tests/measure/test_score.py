@@ -21,8 +21,8 @@ from specprof.measure.score import NUM_TOP, SCORING, score, score_study, scores_
 from specprof.measure.wire import RawStream
 from specprof.records import Phase, Role, Sampling, is_sampled
 from specprof.store import Store
-from specprof.study.config import parse_study
 from specprof.study.plan import Plan, make_plan
+from specprof.study.reading import parse_study
 from tests.factory import make_cell, make_prompt, make_request
 
 TEXT = "def area(radius):\n    return 1\n\nclass Circle:\n    import math\n# {}"

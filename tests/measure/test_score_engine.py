@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from specprof.analyse.evidence import Evidence
-from specprof.analyse.results import SurpriseFigures
+from specprof.analyse.sampled import SurpriseFigures
 from specprof.columns import cell_data, score_table
 from specprof.engine.vllm import VllmServer
 from specprof.measure.loop import measure

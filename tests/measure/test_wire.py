@@ -165,6 +165,11 @@ def test_whatever_is_wrong_ends_in_the_error(raw, error):
 def test_what_arrived_before_a_break_is_kept_beside_the_error():
     request = decode(stream(sse(chunk([1], "a"), chunk([2], "b")), error="connection failed: reset"))
     assert request.error == "connection failed: reset"
+    assert (request.token_ids, request.chunk_ns, request.text) == ((1, 2), (1000, 1000), "ab")
+
+
+def test_a_break_stays_the_error_whatever_else_is_wrong():
+    assert decode(stream(sse(chunk(["a"])), error="timed out: no data for 300 s")).error.startswith("timed out")
 
 
 # -- server-sent events ---------------------------------------------------------------------------------------------

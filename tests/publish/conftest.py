@@ -23,9 +23,9 @@ from specprof.analyse.results import (
     Sample,
     Severity,
     StudyFigures,
-    SurpriseFigures,
     VerdictFigures,
 )
+from specprof.analyse.sampled import SurpriseFigures
 from specprof.publish.report import write_report
 
 TAGS = ("code", "json", "zh-散文")

@@ -555,3 +555,42 @@ def test_command_publishes_a_card_from_elsewhere(published: tuple[Path, str], tm
     )
     assert done.returncode == 0, done.stderr
     assert len(table_of((tmp_path / "index.html").read_text(encoding="utf-8")).rows) == 1
+
+
+# -- every committed study on one page --------------------------------------------------------------------------------
+
+COMMITTED = sorted(path.parent for path in (ROOT / "results").glob("*/card.json"))
+
+
+@pytest.fixture(scope="module")
+def all_published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `specprof publish results/* --out site/` makes of this repository: the path of its page."""
+    out = tmp_path_factory.mktemp("all") / "site"
+    done = specprof("publish", *COMMITTED, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out / "index.html"
+
+
+@needs_chromium
+def test_all_committed_studies_stand_on_one_page_and_filter(look: Callable[..., Page], all_published: Path) -> None:
+    async def looking(page: Page) -> None:
+        everything = await shown(page)
+        told = {folder.name: json.loads((folder / "card.json").read_text(encoding="utf-8")) for folder in COMMITTED}
+        with_rows = {name for name, card_of in told.items() if card_of["headlines"] and card_of["cells"]}
+        assert len(with_rows) >= 3
+        assert set(everything.column("study")) == with_rows
+        one = COMMITTED[0].name
+        await page.evaluate(
+            f"{{ const s = document.querySelector('select[name=study]'); s.value = {one!r};"
+            " s.dispatchEvent(new Event('input', {bubbles: true})) }"
+        )
+        filtered = await shown(page)
+        assert set(filtered.column("study")) == {one}
+        assert filtered.count == f"{everything.column('study').count(one)} of {len(everything.rows)} rows"
+
+    page = look(looking, page=all_published)
+    assert page.complaints == []
+    folder = all_published.parent.as_uri()
+    assert {url for url in page.requests if not url.startswith(f"{folder}/")} == set()
+    for folder_of_study in COMMITTED:
+        assert (all_published.parent / folder_of_study.name / "report.html").is_file()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from specprof.errors import InputError
 from specprof.records import Sampling, Stop
-from specprof.study.config import Study, load_study, parse_study
+from specprof.study.config import Study
+from specprof.study.reading import load_study, parse_study
 
 STUDY = """\
 study: demo

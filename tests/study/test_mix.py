@@ -13,9 +13,10 @@ from specprof.errors import InputError
 from specprof.measure.load import FILL_ROUNDS, Order, connected, mixed_loop
 from specprof.records import Cell, Phase, Role
 from specprof.store import Store
-from specprof.study.config import Study, parse_study
+from specprof.study.config import Study
 from specprof.study.estimate import Rates, launch_seconds
 from specprof.study.plan import Plan, cell_key, make_plan
+from specprof.study.reading import parse_study
 from tests.measure.sse import Vllm, serving
 from tests.running import ROOT, figures, specprof
 

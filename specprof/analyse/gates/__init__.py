@@ -24,22 +24,35 @@ from specprof.analyse.gates.load import (
     reading,
     short_stops,
 )
+from specprof.analyse.gates.machine import cards_of, machine_gates
 from specprof.analyse.gates.pace import warm_up
+from specprof.analyse.gates.rehearsal import rehearsed
 from specprof.analyse.gates.texts import failures, filler, lengths, looping
 from specprof.analyse.results import GateFinding, Loops
 
-__all__ = ["UNLIMITED", "Limits", "cell_gates", "limits", "mixed_gates"]
+__all__ = [
+    "UNLIMITED",
+    "Limits",
+    "cell_gates",
+    "interference_gates",
+    "limits",
+    "mixed_gates",
+    "open_gates",
+    "rehearsed",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What client and machine can do at most during one launch; None where nobody knows.
 
-    `client_chunks_per_s`: gate 11. `weights_s`: seconds in which the weights are read once, gate 12.
+    `client_chunks_per_s`: gate 11. `weights_s`: seconds in which the weights are read once, gate 12. `cards`: what the
+    launch said of its GPUs (`measure.hardware`), gate 6.
     """
 
     client_chunks_per_s: float | None = None
     weights_s: float | None = None
+    cards: tuple[Mapping[str, Any], ...] = ()
 
 
 UNLIMITED = Limits()
@@ -47,7 +60,7 @@ UNLIMITED = Limits()
 
 def limits(environment: Mapping[str, Any], launch: int) -> Limits:
     """The limits of one launch, from a study's environment."""
-    return Limits(ceiling_of(environment, launch), reading_time_s(environment, launch))
+    return Limits(ceiling_of(environment, launch), reading_time_s(environment, launch), cards_of(environment, launch))
 
 
 def cell_gates(frame: CellFrame, loops: Loops | None, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
@@ -66,6 +79,7 @@ def cell_gates(frame: CellFrame, loops: Loops | None, at_most: Limits = UNLIMITE
     yield from lengths(frame)
     yield from client(frame)
     yield from client_ceiling(frame, at_most.client_chunks_per_s)
+    yield from machine_gates(frame, at_most.cards)
     yield from impossible(frame)
     yield from above_roofline(frame, at_most.weights_s)
     yield from inactive(frame)
@@ -87,5 +101,31 @@ def mixed_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateF
     yield from lengths(frame)
     yield from client(frame)
     yield from client_ceiling(frame, at_most.client_chunks_per_s)
+    yield from machine_gates(frame, at_most.cards)
     yield from impossible(frame)
+    yield from inactive(frame)
+
+
+def interference_gates(frame: CellFrame, decoders: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
+    """The gates of a newcomer among decoders: those of machine, client and cache. `decoders`: the cell without it."""
+    yield from failures(frame)
+    if frame.requests.empty or decoders.requests.empty:
+        return
+    yield from prefix_cache(frame)
+    yield from counters(frame)
+    yield from lengths(decoders)
+    yield from client(frame)
+    yield from client_ceiling(frame, at_most.client_chunks_per_s)
+    yield from machine_gates(frame, at_most.cards)
+    yield from inactive(frame)
+
+
+def open_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
+    """The gates of a closed loop that also hold for an open one; `analyse.service.findings` has its own beside them."""
+    if frame.requests.empty:
+        return
+    yield from prefix_cache(frame)
+    yield from client(frame)
+    yield from client_ceiling(frame, at_most.client_chunks_per_s)
+    yield from machine_gates(frame, at_most.cards)
     yield from inactive(frame)

@@ -13,7 +13,7 @@ from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import caution, invalid
 from specprof.analyse.results import GateFinding
 from specprof.analyse.thresholds import MAX_AL_GAP, MAX_COUNTER_GAP, MAX_TPOT_GAP, SUSPICIOUS_SURVIVAL
-from specprof.records import Role, draft_length
+from specprof.records import Counters, Role, draft_length
 
 NATURAL_SURVIVAL = 0.95  # the most that a first draft position can be expected to survive on natural text
 SURE = 0.99
@@ -141,7 +141,7 @@ def _tpot_against_itl(frame: CellFrame) -> Iterator[GateFinding]:
             f"{steps:.0f} engine steps arrived as {chunks:.0f} chunks",
             "Per-step ITL is not to be had here; TPOT, decode speed and throughput are not touched.",
         )
-    elif chunks > at_most * (1 + MAX_TPOT_GAP):
+    elif chunks > at_most * (1 + MAX_TPOT_GAP) and frame.names_tokens:  # else a step may come in several chunks
         yield invalid(
             12,
             "inconsistent",
@@ -199,15 +199,21 @@ def _first_position(frame: CellFrame) -> tuple[int, int]:
 
 def inactive(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 13: an arm with speculation that never drafted."""
-    if not frame.cell.speculative_config or frame.cell.role not in (Role.FIGURE, Role.MIXED):
+    if not frame.cell.speculative_config or frame.cell.role in (Role.PREFILL, Role.SENTINEL):
         return
     after, before = frame.data.after, frame.data.before
     told = frame.requests["num_steps"].notna().any()
     counted = (after.num_drafts or 0) - ((before.num_drafts or 0) if before else 0) if after else 0
-    if (told or after) and not frame.requests["num_steps"].sum() and not counted:
+    drafted = frame.requests["num_steps"].sum() or frame.requests["num_drafted"].sum() or counted
+    if (told or (after and _counts_drafts(after))) and not drafted:
         yield invalid(
             13,
             "speculation inactive",
             "no step carried a draft in an arm with speculation",
             "Check the speculative config and the engine's log; n-gram needs text that repeats.",
         )
+
+
+def _counts_drafts(reading: Counters) -> bool:
+    """Whether drafts would be among them. vLLM's lack them only without speculation; they alone count prompt tokens."""
+    return reading.num_drafts is not None or reading.prompt_tokens is not None

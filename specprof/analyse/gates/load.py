@@ -21,7 +21,7 @@ from specprof.analyse.thresholds import (
     MIN_DECODE_SHARE,
     MIN_NATURAL_TOKENS,
 )
-from specprof.records import Stop
+from specprof.records import CachePolicy, Stop
 
 MIN_HEADROOM = 10  # how many times its load a client should be able to take in (METHOD 7)
 
@@ -101,7 +101,9 @@ def _sum_of_rates(frame: CellFrame) -> float:
 
 
 def prefix_cache(frame: CellFrame) -> Iterator[GateFinding]:
-    """Gate 5: cached prompt tokens were not read."""
+    """Gate 5: cached prompt tokens were not read. Where traffic is replayed that is what is measured."""
+    if frame.cell.cache is CachePolicy.REPLAY:
+        return
     cached = frame.requests["cached_tokens"]
     if cached.isna().all():
         yield caution(

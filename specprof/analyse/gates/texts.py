@@ -7,10 +7,10 @@ from math import log
 
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import caution, invalid
-from specprof.analyse.loops import MIN_TOKENS
 from specprof.analyse.results import Figure, GateFinding, Loops
 from specprof.analyse.thresholds import MAX_LOOP_EFFECT
 from specprof.records import Stop
+from specprof.study.loops import MIN_TOKENS
 
 MIN_PROMPTS_OF_ONE_LENGTH = 8  # fewer natural prompts may well have the same number of tokens
 MIN_PROMPTS_TO_COMPARE = 4
@@ -150,7 +150,7 @@ def filler(frame: CellFrame) -> Iterator[GateFinding]:
             "Use natural prompts, each its own; 'specprof prompts check' names the near-copies.",
         )
     lengths_seen = set(requests["prompt_tokens"])
-    if len(requests) >= MIN_PROMPTS_OF_ONE_LENGTH and len(lengths_seen) == 1:
+    if len(requests) >= MIN_PROMPTS_OF_ONE_LENGTH and len(lengths_seen) == 1 and lengths_seen != {0}:  # 0: not counted
         yield caution(
             14,
             "prompts of one length",

@@ -17,7 +17,7 @@ from specprof.engine.sim.machine import (
     Speculation,
 )
 from specprof.engine.sim.presets import PRESETS, machine_of
-from specprof.engine.sim.virtual import OpenLoad, VirtualEngine, run_study
+from specprof.engine.sim.virtual import VirtualEngine, run_study
 
 __all__ = [
     "PRESETS",
@@ -28,7 +28,6 @@ __all__ = [
     "Hardware",
     "Machine",
     "Noise",
-    "OpenLoad",
     "Prefill",
     "Scheduler",
     "Speculation",

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from specprof.engine.protocol import Engine
 from specprof.engine.sim.machine import Machine
-from specprof.engine.sim.presets import machine_of
+from specprof.engine.sim.presets import launched_with, machine_of
 from specprof.engine.sim.server import VERSION, serve
 from specprof.errors import EngineDied, EngineStartError
 from specprof.records import EngineFacts
@@ -25,6 +25,7 @@ from specprof.records import EngineFacts
 _SOURCE_ROOT = Path(__file__).resolve().parents[3]
 _PATIENCE_S = 5.0
 _DEATH_EXIT_CODE = 1
+_NO_ARGS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ class _Launch:
     time_scale: float
     host: str = "127.0.0.1"
     port: int = 0
+    engine_args: Mapping[str, Any] = field(default_factory=dict)  # vLLM's names; `launched_with` knows which apply
+
+    @property
+    def launched(self) -> Machine:
+        """The machine as this launch runs it: the same one, whatever its arguments."""
+        return launched_with(self.machine, self.engine_args)
 
 
 class SimEngine:
@@ -63,6 +70,7 @@ class SimEngine:
     def facts(self) -> EngineFacts:
         """What is simulated; `extra` holds the time scale by which every client time must be multiplied."""
         machine = self._launch.machine
+        shares = machine.hardware.stage_shares
         return EngineFacts(
             kind="sim",
             name="specprof simulated engine",
@@ -78,6 +86,8 @@ class SimEngine:
                 "seed": machine.seed,
                 "time_scale": self._launch.time_scale,
                 "launch_index": self._launch.launch_index,
+                **({"stage_shares": list(shares)} if len(shares) > 1 else {}),
+                **self._launch.engine_args,
             },
         )
 
@@ -99,9 +109,10 @@ def start(
     launch_index: int,
     time_scale: float = 1.0,
     log: Path,
+    engine_args: Mapping[str, Any] = _NO_ARGS,
 ) -> Iterator[Engine]:
     """A ready simulated engine; its process is gone when the block ends, however it ends."""
-    launch = _Launch(machine, speculative_config, launch_index, time_scale)
+    launch = _Launch(machine, speculative_config, launch_index, time_scale, engine_args=engine_args)
     began = time.monotonic()
     with log.open("ab") as log_file, _child(launch, log_file) as process:
         yield SimEngine(launch, process, _await_url(process, log), time.monotonic() - began, log)
@@ -167,7 +178,7 @@ def run_forever(
 async def _serve(launch: _Launch, done: asyncio.Event) -> None:
     faults = launch.machine.faults
     server = await serve(
-        launch.machine,
+        launch.launched,
         speculative_config=launch.speculative_config,
         launch_index=launch.launch_index,
         host=launch.host,

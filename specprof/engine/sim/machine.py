@@ -143,6 +143,8 @@ class Faults:
     short_length_share: float = 0.0  # requests that end with `length` at 60% of what was asked
     speculative_length_factor: float = 1.0  # natural texts come out longer or shorter under speculation
     stall_share: float = 0.0  # requests that go silent half-way and never end
+    freeze_at_s: float | None = None  # this long after its launch the engine starts no step, for `freeze_s`
+    freeze_s: float = 0.0
     death_at_s: float | None = None  # the engine dies this long after its launch
     death_is_silent: bool = False  # ... and the front end keeps its sockets open, as vLLM does
     client_late_s: float = 0.0  # how long the virtual client sits on a request that is due

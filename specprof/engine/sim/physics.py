@@ -252,7 +252,7 @@ class World:
         """Send a pass into the pipeline and work out when it comes out."""
         hardware, free_at = self.machine.hardware, self._stage_free_at
         pace = self._pace.factor(self.now_s)
-        at = self.now_s
+        at = self._pace.starts_at(self.now_s)
         if reading:
             at = max(at, *free_at) + self._prefill_s(reading) * pace
             free_at[:] = [at] * len(free_at)

@@ -200,6 +200,20 @@ def machine_of(preset: str, parameters: Mapping[str, Any] | None = None) -> Mach
     return changed(PRESETS[preset](), parameters or {}, "parameters")
 
 
+def launched_with(machine: Machine, engine_args: Mapping[str, Any]) -> Machine:
+    """The machine under a launch's own arguments, of which it knows `enable_prefix_caching` and this one:
+
+    With `max_num_batched_tokens` prompts are read in chunks of at most so many tokens, a pass each, decoders along
+    with them. Unlike in vLLM the decoders' own few tokens take no part of that budget.
+    """
+    if engine_args.get("enable_prefix_caching"):
+        machine = replace(machine, scheduler=replace(machine.scheduler, prefix_caching=True))
+    size = engine_args.get("max_num_batched_tokens")
+    if size is None:
+        return machine
+    return replace(machine, prefill=replace(machine.prefill, chunked=True, budget_tokens=size))
+
+
 def changed(whole: _T, changes: Mapping[str, Any], where: str) -> _T:
     """A copy of a frozen part with some of its values replaced, nested as the parts are."""
     hints = get_type_hints(type(whole))

@@ -6,21 +6,20 @@ difference and its claims can be held against a machine whose truth is known.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from itertools import cycle
 from math import inf
-from typing import Protocol
 
+from specprof.engine.sim.arrivals import Closed, Flight, Mixed, Open, Source
 from specprof.engine.sim.machine import Machine, Speculation
+from specprof.engine.sim.newcomer import Interfered
 from specprof.engine.sim.physics import World
+from specprof.engine.sim.presets import launched_with
 from specprof.engine.sim.state import EngineRequest
 from specprof.engine.sim.text import classify, likelihoods
 from specprof.engine.sim.writer import Ask
 from specprof.errors import EngineDied
 from specprof.records import (
+    CachePolicy,
     Cell,
     CellRecord,
     ClientLoad,
@@ -32,7 +31,6 @@ from specprof.records import (
     ServerTimes,
     Stop,
     TextScores,
-    lanes,
 )
 from specprof.records import Speculation as SpeculationRecord
 
@@ -42,120 +40,8 @@ _CLOCK_STARTS_NS = 1_000_000_000_000
 _GAUGE_PERIOD_S = 0.5
 _BETWEEN_CELLS_S = 0.1
 _STARTED_AT = "2000-01-01T00:00:00Z"  # a virtual cell has no wall-clock date; people must see that at once
-
-
-@dataclass(frozen=True)
-class OpenLoad:
-    """Requests that arrive when they arrive: instants in seconds from the cell's start, at most `cap` out at once."""
-
-    arrivals_s: Sequence[float]
-    cap: int | None = None
-
-
-@dataclass(slots=True)
-class _Flight:
-    """One request on its way, as the client sees it."""
-
-    prompt: Prompt
-    phase: Phase
-    stream: int
-    scheduled_s: float
-    sent_s: float
-    chunk_ns: list[int] = field(default_factory=list)
-    chunk_tokens: list[int] = field(default_factory=list)
-
-
-class _Arrivals(Protocol):
-    """When requests leave the client."""
-
-    def next_at(self) -> float:
-        """When the next request leaves, as far as is known now; infinity when none will."""
-
-    def take(self) -> _Flight:
-        """The request that leaves at `next_at()`."""
-
-    def done(self, flight: _Flight, at_s: float) -> None:
-        """A request has come home."""
-
-
-class _Closed:
-    """`concurrency` streams; each takes the next prompt when it is done with its last, and sends it `late_s` later."""
-
-    def __init__(
-        self, prompts: Sequence[Prompt], phase: Phase, concurrency: int, start_s: float, late_s: float = 0.0
-    ) -> None:
-        self._pending = deque(prompts)
-        self._phase = phase
-        self._idle = [(start_s, stream) for stream in range(concurrency)]
-        self._late_s = late_s
-
-    def next_at(self) -> float:
-        return self._idle[0][0] + self._late_s if self._pending and self._idle else inf
-
-    def take(self) -> _Flight:
-        due_s, stream = heappop(self._idle)
-        return _Flight(self._pending.popleft(), self._phase, stream, due_s, due_s + self._late_s)
-
-    def done(self, flight: _Flight, at_s: float) -> None:
-        heappush(self._idle, (at_s, flight.stream))
-
-
-class _Mixed:
-    """Streams bound to one content each. A content that has run out sends its prompts again, to fill the batch, until
-    every content's own are home.
-    """
-
-    def __init__(
-        self, contents: Sequence[Sequence[Prompt]], concurrency: int, start_s: float, late_s: float = 0.0
-    ) -> None:
-        self._pending = [deque(content) for content in contents]
-        self._filling = [cycle(content) for content in contents]
-        self._num_open = sum(map(len, contents))
-        self._idle = [(start_s, stream) for stream in range(concurrency)]
-        self._late_s = late_s
-
-    def next_at(self) -> float:
-        return self._idle[0][0] + self._late_s if self._num_open and self._idle else inf
-
-    def take(self) -> _Flight:
-        due_s, stream = heappop(self._idle)
-        content = stream % len(self._pending)
-        pending, sent_s = self._pending[content], due_s + self._late_s
-        if pending:
-            return _Flight(pending.popleft(), Phase.MEASURED, stream, due_s, sent_s)
-        return _Flight(next(self._filling[content]), Phase.FILL, stream, due_s, sent_s)
-
-    def done(self, flight: _Flight, at_s: float) -> None:
-        self._num_open -= flight.phase is Phase.MEASURED
-        heappush(self._idle, (at_s, flight.stream))
-
-
-class _Open:
-    """Requests leave at their instants, or as soon after as the client's cap lets them."""
-
-    def __init__(self, prompts: Sequence[Prompt], load: OpenLoad, start_s: float) -> None:
-        self._prompts = prompts
-        self._due = deque(start_s + arrival_s for arrival_s in sorted(load.arrivals_s))
-        self._cap = load.cap or len(self._due) + 1
-        self._num_taken = self._num_out = 0
-        self._slot_free_at = start_s
-
-    def next_at(self) -> float:
-        if not self._due or self._num_out == self._cap:
-            return inf
-        return max(self._due[0], self._slot_free_at)
-
-    def take(self) -> _Flight:
-        sent_s, index = self.next_at(), self._num_taken
-        prompt = self._prompts[index % len(self._prompts)]
-        self._num_taken += 1
-        self._num_out += 1
-        return _Flight(prompt, Phase.MEASURED, index, self._due.popleft(), sent_s)
-
-    def done(self, flight: _Flight, at_s: float) -> None:
-        if self._num_out == self._cap:
-            self._slot_free_at = at_s
-        self._num_out -= 1
+_TIMED_OUT = "timed out"
+_NEVER_SENT = "timed out in the client: no slot became free"
 
 
 class VirtualEngine:
@@ -171,32 +57,27 @@ class VirtualEngine:
     ) -> None:
         self.machine = machine
         self.launch_index = launch_index
-        self.timeout_s = timeout_s
+        self.timeout_s = timeout_s  # of a closed loop's requests; those of an open one have their own
         self.world = World(machine, Speculation.from_config(speculative_config), launch_index)
         self._now_s = 0.0
 
-    def measure(self, cell: Cell, suite: Mapping[str, Prompt], load: OpenLoad | None = None) -> CellRecord:
-        """Drive one cell: reset, warm-ups, then its prompts in order; a closed loop unless arrival instants are given.
+    def measure(self, cell: Cell, suite: Mapping[str, Prompt]) -> CellRecord:
+        """Drive one cell: reset, warm-ups, then its prompts in order; in an open loop where the cell has arrivals.
 
         Raises EngineDied, as the real loop does, if the machine was told to die.
         """
-        self.world.reset_prefix_cache()
+        if cell.cache is CachePolicy.CONTROLLED:
+            self.world.reset_prefix_cache()
         prompts = [suite[prompt_id] for prompt_id in cell.prompt_ids]
-        warmups = prompts[: cell.num_warmup]
-        late_s = self.machine.faults.client_late_s
-        requests = self._drive(cell, _Closed(warmups, Phase.WARMUP, cell.concurrency, self._now_s, late_s), [])
-        arrivals: _Arrivals = _Closed(prompts, Phase.MEASURED, cell.concurrency, self._now_s, late_s)
-        if cell.prompt_tags:
-            contents = [[suite[prompt_id] for prompt_id in lane] for lane in lanes(cell)]
-            arrivals = _Mixed(contents, cell.concurrency, self._now_s, late_s)
-        if load is not None:
-            arrivals = _Open(prompts, load, self._now_s)
+        requests = self._drive(cell, self._closed(cell, prompts[: cell.num_warmup], Phase.WARMUP), [])
+        source = self._source(cell, prompts)
         gauges: list[Counters] = []
         before = self.counters()
-        requests += self._drive(cell, arrivals, gauges)
+        requests += self._drive(cell, source, gauges)
+        if isinstance(source, Open):
+            requests += [self._never_sent(flight) for flight in source.lapsed]
         after = self.counters()
         self._pass_time(_BETWEEN_CELLS_S)
-        faults = self.machine.faults
         return CellRecord(
             cell=cell,
             launch=self.launch_index,
@@ -204,9 +85,36 @@ class VirtualEngine:
             before=before,
             after=after,
             gauges=tuple(gauges),
-            client=ClientLoad(cpu_share=faults.client_cpu_share, loop_lag_p99_s=faults.client_loop_lag_p99_s),
+            client=self._client(cell),
             started_at=_STARTED_AT,
         )
+
+    def _source(self, cell: Cell, prompts: Sequence[Prompt]) -> Source:
+        late_s = self.machine.faults.client_late_s
+        if cell.arrivals is not None:
+            return Open(cell, cell.arrivals, prompts, self._now_s, late_s)
+        if cell.prompt_tags:
+            return Mixed(cell, prompts, self._now_s, late_s, self.timeout_s)
+        if cell.interference is not None:
+            return Interfered(
+                cell,
+                cell.interference,
+                prompts,
+                start_s=self._now_s,
+                late_s=late_s,
+                patience_s=self.timeout_s,
+                clock_starts_ns=_CLOCK_STARTS_NS,
+            )
+        return self._closed(cell, prompts, Phase.MEASURED)
+
+    def _closed(self, cell: Cell, prompts: Sequence[Prompt], phase: Phase) -> Closed:
+        return Closed(cell, prompts, phase, self._now_s, self.machine.faults.client_late_s, self.timeout_s)
+
+    def _client(self, cell: Cell) -> ClientLoad:
+        """What the virtual client says of itself: as late with what was due as its fault makes it."""
+        faults = self.machine.faults
+        late_s = faults.client_late_s if cell.arrivals is not None else None
+        return ClientLoad(faults.client_cpu_share, faults.client_loop_lag_p99_s, late_s, late_s)
 
     def score(self, record: CellRecord, suite: Mapping[str, Prompt], num_top: int = 20) -> tuple[TextScores, ...]:
         """The measured texts of a cell as the target finds them: what a scoring pass over a socket writes down."""
@@ -247,16 +155,16 @@ class VirtualEngine:
             kv_cache_usage=world.kv_cache_usage,
         )
 
-    def _drive(self, cell: Cell, arrivals: _Arrivals, gauges: list[Counters]) -> list[Request]:
+    def _drive(self, cell: Cell, source: Source, gauges: list[Counters]) -> list[Request]:
         """Run until every request is home; `gauges` receives a reading every half second."""
         world, latency_s = self.world, self.machine.latency_s
-        flights: dict[int, _Flight] = {}
+        flights: dict[int, Flight] = {}
         requests: list[Request] = []
         gauge_at = self._now_s + _GAUGE_PERIOD_S
         while True:
-            arrives_at = arrivals.next_at() + latency_s
+            arrives_at = source.next_at() + latency_s
             happens_at = world.next_event_at()
-            gives_up_at = next(iter(flights.values())).sent_s + self.timeout_s if flights else inf
+            gives_up_at = next(iter(flights.values())).gives_up_s if flights else inf
             at = min(arrives_at, happens_at, gives_up_at)
             if arrives_at == inf and not flights:
                 return requests
@@ -265,10 +173,10 @@ class VirtualEngine:
                 gauge_at += _GAUGE_PERIOD_S
             if at == gives_up_at:
                 number = next(iter(flights))
-                self._land(cell, flights.pop(number), world.sequences[number], at, arrivals, requests, "timed out")
+                self._land(flights.pop(number), world.sequences[number], at, source, requests, _TIMED_OUT)
                 world.cancel(number)
             elif arrives_at <= happens_at:
-                flight = arrivals.take()
+                flight = source.take()
                 flights[world.submit(self._ask(cell, flight), arrives_at)] = flight
             else:
                 deltas = world.advance()
@@ -283,37 +191,33 @@ class VirtualEngine:
                     flight.chunk_tokens.append(num_tokens)
                     if finished:
                         del flights[number]
-                        self._land(cell, flight, world.sequences[number], at + latency_s, arrivals, requests)
+                        self._land(flight, world.sequences[number], at + latency_s, source, requests)
                         world.forget(number)
 
     def _land(
         self,
-        cell: Cell,
-        flight: _Flight,
+        flight: Flight,
         sequence: EngineRequest,
         at_s: float,
-        arrivals: _Arrivals,
+        source: Source,
         requests: list[Request],
         error: str | None = None,
     ) -> None:
         """A request has come home: write its record, free its stream."""
         self._now_s = at_s
-        arrivals.done(flight, at_s)
+        source.done(flight, at_s)
         requests.append(self._record(flight, sequence, at_s, error))
 
-    def _ask(self, cell: Cell, flight: _Flight) -> Ask:
+    def _ask(self, cell: Cell, flight: Flight) -> Ask:
         """The request a client would send for this prompt in this cell."""
-        prompt = flight.prompt
-        warm = flight.phase is Phase.WARMUP
-        max_tokens = min(cell.warmup_tokens, cell.max_tokens) if warm else cell.max_tokens
-        text, tag = self._prompt(cell, prompt)
+        text, tag = self._prompt(cell, flight.prompt)
         forced = cell.stop is Stop.FORCED
         return Ask(
             prompt=text,
             tag=tag,
             prompt_tokens=self.world.writer.tokenizer.count(text, tag),
-            max_tokens=max_tokens,
-            min_tokens=max_tokens if forced and cell.mask_eos else 0,
+            max_tokens=flight.max_tokens,
+            min_tokens=flight.max_tokens if forced and cell.mask_eos else 0,
             ignore_eos=forced,
             temperature=cell.sampling.temperature,
             seed=cell.sampling.seed,
@@ -324,7 +228,7 @@ class VirtualEngine:
         text = prompt_text(prompt, chat=cell.chat)
         return text, self.machine.content_of(prompt.tag if prompt.tag in self.machine.contents else classify(text))
 
-    def _record(self, flight: _Flight, sequence: EngineRequest, at_s: float, error: str | None) -> Request:
+    def _record(self, flight: Flight, sequence: EngineRequest, at_s: float, error: str | None) -> Request:
         script = sequence.script
         token_ids = script.token_ids[: sequence.num_delivered]
         return Request(
@@ -344,6 +248,26 @@ class VirtualEngine:
             error=error,
             server=None if error else server_times(sequence),
             speculation=None if error else self._speculation(sequence),
+        )
+
+    def _never_sent(self, flight: Flight) -> Request:
+        """What is known of a request whose time ran out in the client."""
+        at_ns = _ns(flight.gives_up_s)
+        return Request(
+            prompt_id=flight.prompt.id,
+            phase=flight.phase,
+            stream=flight.stream,
+            scheduled_ns=_ns(flight.scheduled_s),
+            sent_ns=at_ns,
+            done_ns=at_ns,
+            chunk_ns=(),
+            chunk_tokens=(),
+            token_ids=(),
+            text="",
+            prompt_tokens=0,
+            cached_tokens=None,
+            finish_reason=None,
+            error=_NEVER_SENT,
         )
 
     def _speculation(self, sequence: EngineRequest) -> SpeculationRecord | None:
@@ -368,7 +292,8 @@ class VirtualEngine:
 def run_study(machine: Machine, launches: Iterable[Launch], suite: Mapping[str, Prompt]) -> Iterator[CellRecord]:
     """Every cell of every launch, in order, each launch a fresh engine."""
     for launch in launches:
-        engine = VirtualEngine(machine, launch.speculative_config, launch_index=launch.index)
+        own = launched_with(machine, launch.engine_args)
+        engine = VirtualEngine(own, launch.speculative_config, launch_index=launch.index)
         for cell in launch.cells:
             yield engine.measure(cell, suite)
 

@@ -84,6 +84,11 @@ def tag_label(tags: Sequence[str], tag: str) -> str:
     return label(tag, instead=f"content {tags.index(tag) + 1}")
 
 
+def shortened(text: str, most: int = 28) -> str:
+    """A text that must fit over a panel, its end left out where it is too long."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
 @contextmanager
 def house_style() -> Iterator[None]:
     """The look of every picture, and quiet about fonts."""

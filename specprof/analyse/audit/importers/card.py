@@ -54,9 +54,7 @@ def _cell(data: Document, cell: Document, off: set[str | None], headline: Docume
         "stop": _stop(headline.text("stop") or protocol),
         "content": tag,
         "speculation": {"method": "off"} if arm in off else _speculation(cell, headline.text("method") or arm),
-        "prefix_cache": False
-        if headline.data and not any(g.whole("gate") == 5 for g in cell.sections("gates"))
-        else None,
+        "prefix_cache": _prefix_cache(data, cell, headline),
         "aggregation": Aggregation.TOTAL_OVER_WALL,
         "noise": _noise(cell.section("throughput_tok_s")),
         "engine": engine.text("name"),
@@ -65,6 +63,13 @@ def _cell(data: Document, cell: Document, off: set[str | None], headline: Docume
         "notes": tuple(_gates(cell)),
     }
     return claim_of(fields, data.name)
+
+
+def _prefix_cache(data: Document, cell: Document, headline: Document) -> bool | None:
+    """Whether prompts came from a cache; None where nobody vouches that they did not."""
+    if "cache" in data:
+        return True
+    return False if headline.data and not any(g.whole("gate") == 5 for g in cell.sections("gates")) else None
 
 
 def _study(data: Document, cells: Sequence[Document], off: set[str | None]) -> Claim:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specprof.analyse.loops import (
+from specprof.study.loops import (
     GRAM_TOKENS,
     MIN_DISTINCT_SHARE,
     WINDOW_TOKENS,

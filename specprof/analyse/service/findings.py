@@ -1,0 +1,153 @@
+"""The gates of a rung, METHOD 7: what makes the figures of an open loop unfit.
+
+That requests queue, come late or are given up is what an open loop measures; it is no gate. These are: a client that
+did not keep to the schedule, prompts that were not read, drafts that were not made, other people's traffic, and windows
+that hold too little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from specprof.analyse import gates
+from specprof.analyse.gates.found import caution, invalid
+from specprof.analyse.results import GateFinding
+from specprof.analyse.service.cell import OpenCell
+from specprof.analyse.service.rung import Rung, collapsed, dispatch_lag
+from specprof.analyse.thresholds import MAX_COUNTER_GAP
+from specprof.records import Phase, Stop
+
+MAX_DISPATCH_LAG = 0.05  # of the time to the first token, as asked or else as measured
+RUINOUS_DISPATCH_LAG = 0.20
+MIN_REQUESTS = 50  # of fewer, a share of 90% is known to no better than a tenth
+MIN_WINDOW_E2ELS = 10  # so that each batch of the window is longer than a request
+
+LaunchFindings = Sequence[Mapping[int, GateFinding]]  # by launch number: what is true of every cell of a launch
+
+
+def rung_gates(
+    rung: Rung, of_launch: LaunchFindings = (), limits: Mapping[int, gates.Limits] | None = None
+) -> tuple[GateFinding, ...]:
+    """Every gate that a rung fails, each answer once, of the first cell that gives it."""
+    first: dict[tuple[int, str, str], GateFinding] = {}
+    for found in _all(rung, of_launch, limits or {}):
+        first.setdefault((found.gate, found.name, found.severity), found)
+    return tuple(first.values())
+
+
+def _all(rung: Rung, of_launch: LaunchFindings, limits: Mapping[int, gates.Limits]) -> Iterator[GateFinding]:
+    yield from _late_client(rung)
+    yield from _small_window(rung)
+    for cell in rung.cells:
+        launch = cell.frame.data.launch
+        yield from _failed(cell)
+        yield from _foreign(cell)
+        yield from _lengths(cell)
+        yield from gates.open_gates(cell.frame, limits.get(launch, gates.UNLIMITED))
+        yield from (by_launch[launch] for by_launch in of_launch if launch in by_launch)
+
+
+def _late_client(rung: Rung) -> Iterator[GateFinding]:
+    """Gate 11: a client that sends late shifts the very instants that latencies begin at."""
+    lag, first_token = dispatch_lag(rung), _first_token_s(rung)
+    if lag is None or not first_token or lag <= MAX_DISPATCH_LAG * first_token:
+        return
+    found = invalid if lag > RUINOUS_DISPATCH_LAG * first_token else caution
+    yield found(
+        11,
+        "client",
+        f"requests left up to {lag * 1e3:.1f} ms (p99) after they were due, {lag / first_token:.0%} of a first "
+        f"token's {first_token * 1e3:.0f} ms",
+        "Give the client a core of its own, or lower the rate.",
+    )
+
+
+def _first_token_s(rung: Rung) -> float | None:
+    """The TTFT that is asked for, or the median of those that came."""
+    if rung.targets.ttft_s is not None:
+        return rung.targets.ttft_s
+    times = rung.pooled("ttft_sent")
+    came = times[np.isfinite(times)]
+    return float(np.median(came)) if len(came) else None
+
+
+def _small_window(rung: Rung) -> Iterator[GateFinding]:
+    """Gate 6: what too few requests, or a window too short to be a steady state, can tell."""
+    if rung.num_offered < MIN_REQUESTS:
+        yield caution(
+            6,
+            "few requests",
+            f"{rung.num_offered} requests were due inside the window",
+            f"Measure longer, or in more blocks: below {MIN_REQUESTS} requests a share of 90% is hardly known.",
+        )
+    if collapsed(rung):
+        return  # its requests are long because they queue, and no window would be long enough
+    times = rung.pooled("e2el")
+    ended = times[np.isfinite(times)]
+    typical_s = float(np.median(ended)) if len(ended) else rung.arrivals.timeout_s
+    if rung.arrivals.duration_s < MIN_WINDOW_E2ELS * typical_s:
+        yield caution(
+            6,
+            "short window",
+            f"the window of {rung.arrivals.duration_s:g} s is {rung.arrivals.duration_s / typical_s:.1f} times as long "
+            f"as a request ({typical_s:.3g} s)",
+            f"Measure at least {MIN_WINDOW_E2ELS} times as long as a request takes, with a warm-up of several.",
+        )
+
+
+def _failed(cell: OpenCell) -> Iterator[GateFinding]:
+    """Gate 10: requests the engine failed. Those that were given up are late, and counted as such; those that kept the
+    load up are cancelled when it is no longer needed.
+    """
+    rows = cell.requests[cell.requests["phase"] != Phase.FILL.value]
+    failed = (~rows["finished"] & ~rows["timed_out"]).to_numpy(dtype=bool)
+    if not failed.any():
+        return
+    error = cell.frame.data.requests["error"][int(rows.index[failed][0])].as_py() or "no token arrived"
+    found = invalid if failed.all() else caution
+    yield found(
+        10,
+        "failed requests",
+        f"{failed.sum()} of {len(failed)} failed: {error}",
+        "They count as lost. If the load did not cause it, mend that and run again.",
+    )
+
+
+def _foreign(cell: OpenCell) -> Iterator[GateFinding]:
+    """Gate 9: the server wrote more or less than the requests received. What one that was cut short missed of its text
+    may have been written, and counts for neither side.
+    """
+    before, after = cell.frame.data.before, cell.frame.data.after
+    if before is None or after is None:
+        yield caution(9, "no counters", "the server offers no /metrics", "Foreign traffic cannot be ruled out.")
+        return
+    if after.generation_tokens is None:
+        return
+    rows, longest = cell.requests, max(cell.arrivals.output_tokens, default=cell.cell.max_tokens)
+    own = float(rows["output_tokens"].sum())
+    unseen = float((longest - rows.loc[~rows["finished"], "output_tokens"]).sum())
+    server = after.generation_tokens - (before.generation_tokens or 0.0)
+    if max(server - own - unseen, own - server) > MAX_COUNTER_GAP * max(server, own):
+        yield invalid(
+            9,
+            "foreign traffic",
+            f"server counted {server:.0f} output tokens, the requests sum to {own:.0f}",
+            "Measure on a server that serves nobody else.",
+        )
+
+
+def _lengths(cell: OpenCell) -> Iterator[GateFinding]:
+    """Gate 10: forced texts have the length that was asked for. A trace asks each for its own, and takes what comes."""
+    if cell.cell.stop is not Stop.FORCED or cell.arrivals.output_tokens:
+        return
+    lengths = cell.requests.loc[cell.requests["finished"], "output_tokens"]
+    short = int((lengths != cell.cell.max_tokens).sum())
+    if short:
+        yield invalid(
+            10,
+            "length",
+            f"{short} of {len(lengths)} texts are not the {cell.cell.max_tokens} tokens asked for",
+            "Raise max_model_len, or ask for fewer tokens.",
+        )

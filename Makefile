@@ -33,12 +33,12 @@ coverage-study: install ## do the 95% intervals hold 95%? 500 simulated studies,
 test-litellm: install ## the proxy file of `specprof policy` in a real LiteLLM, which gets an environment of its own
 	@test -x $(LITELLM_VENV)/bin/litellm || { \
 		$(BIN)/python -m venv $(LITELLM_VENV) && $(LITELLM_VENV)/bin/pip install --quiet "litellm[proxy]==1.108.7"; }
-	SPECPROF_LITELLM=$(LITELLM_VENV)/bin/litellm $(BIN)/pytest tests/test_litellm.py
+	SPECPROF_LITELLM=$(abspath $(LITELLM_VENV))/bin/litellm $(BIN)/pytest tests/test_litellm.py
 
 test-llamacpp: install ## attach to llama-cpp-python, a second engine that is built here in an environment of its own (minutes)
 	@$(LLAMACPP_VENV)/bin/python -c "import llama_cpp" 2>/dev/null || { \
 		$(BIN)/python -m venv $(LLAMACPP_VENV) && $(LLAMACPP_VENV)/bin/pip install --quiet "llama-cpp-python[server]==0.3.36"; }
-	SPECPROF_LLAMACPP=$(LLAMACPP_VENV)/bin/python $(BIN)/pytest tests/test_llamacpp.py
+	SPECPROF_LLAMACPP=$(abspath $(LLAMACPP_VENV))/bin/python $(BIN)/pytest tests/test_llamacpp.py
 
 clean: ## remove the environment and caches; results and converted models stay
 	rm -rf $(VENV) $(LITELLM_VENV) $(LLAMACPP_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

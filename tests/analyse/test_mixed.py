@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from specprof.analyse.evidence import Evidence
+from specprof.analyse.mixed import _scatter
 from specprof.analyse.results import MixFigures, MixVerdict, StudyFigures
 from specprof.analyse.samples import samples
 from specprof.analyse.study import analyse
@@ -332,3 +334,10 @@ def test_without_the_content_alone_nothing_is_decided(burdened: Measured) -> Non
 def test_a_restless_machine_leaves_it_undecided() -> None:
     restless = replace(machine(token_ms=0.5), noise=Noise(launch_sigma=0.01, step_sigma=1.5))
     assert measured(restless, blocks="2", prompts="8").mix("code").verdict is UNDECIDED
+
+
+def test_steps_that_were_read_all_at_once_are_no_evidence_of_scatter() -> None:
+    """A client that was late stamps many steps with one instant; their gaps are zero, and so is what they tell."""
+    at_once = np.zeros(1_000)
+    assert _scatter(np.arange(1_000.0), at_once) == (0.0, 0)
+    assert _scatter(np.arange(1_000.0), at_once + 0.05)[1] > 0

@@ -21,6 +21,7 @@ from specprof.errors import EngineError, EngineStartError, InputError
 from specprof.records import Counters
 
 TIMEOUT_S = 10.0
+INFO_TIMEOUT_S = 120.0  # vLLM collects its whole environment for /server_info, which takes a busy machine a while
 _POLL_S = 0.5
 _NOT_OFFERED = (401, 403, 404, 405, 501)  # by the server, or by what stands before it
 
@@ -108,7 +109,7 @@ def reset_prefix_cache(base_url: str, *, timeout_s: float = TIMEOUT_S, access: A
     return bool(isinstance(answer, dict) and answer.get("success"))
 
 
-def server_info(base_url: str, *, timeout_s: float = TIMEOUT_S, access: Access = OPEN) -> Mapping[str, Any] | None:
+def server_info(base_url: str, *, timeout_s: float = INFO_TIMEOUT_S, access: Access = OPEN) -> Mapping[str, Any] | None:
     """The whole configuration as the server resolved it. None where it is not offered (it needs dev mode)."""
     status, body = request("GET", base_url, "/server_info?config_format=json", timeout_s=timeout_s, access=access)
     if status != 200:

@@ -42,14 +42,17 @@ class Listed:
 def load(paths: Sequence[Path], only: Iterable[str] = ()) -> tuple[Listed, ...]:
     """Every study, held against what forbids publication.
 
-    `only`: addresses of cells (`code/forced/ngram-k4/8`); all others are left out. Raises InputError for what is no
-    study, a study of which nothing can be published, and a cell of `only` that is unknown or unfit.
+    `only`: addresses of cells (`code/forced/ngram-k4/8`); all others are left out. A study of which nothing is fit
+    stands, with gates and remedies, among what is not; raises InputError if that is true of all of them, for what is no
+    study, for a study without a number, and for a cell of `only` that is unknown or unfit.
     """
     found = [_loaded(path) for path in _each_once(paths)]
     wanted = tuple(dict.fromkeys(only))
     _require_known(found, wanted)
     chosen = [_chosen(study, wanted) if wanted else study for study in found]
-    return _named_apart(study for study in chosen if _publishable(study, wanted))
+    if not wanted:
+        _require_something(chosen)
+    return _named_apart(study for study in chosen if study.fitness.fit or not wanted)
 
 
 def slug(text: str) -> str:
@@ -103,12 +106,12 @@ def _chosen(study: Listed, wanted: Sequence[str]) -> Listed:
     return replace(study, fitness=fitness)
 
 
-def _publishable(study: Listed, wanted: Sequence[str]) -> bool:
-    """Whether a study stands on the page; one without the cells asked for does not."""
-    if wanted:
-        return bool(study.fitness.fit)
-    require_publishable(study.fitness)
-    return True
+def _require_something(studies: Sequence[Listed]) -> None:
+    """Every study holds numbers, and one at least something that may be quoted."""
+    nothing_fit = [study for study in studies if not (study.fitness.fit or study.fitness.service)]
+    for study in nothing_fit:
+        if len(nothing_fit) == len(studies) or not study.fitness.unfit:
+            require_publishable(study.fitness)
 
 
 def _named_apart(studies: Iterable[Listed]) -> tuple[Listed, ...]:

@@ -549,6 +549,21 @@ def test_command_refuses_an_unfit_cell_with_gate_and_remedy(tmp_path: Path) -> N
     assert not (tmp_path / "site").exists()
 
 
+def test_a_study_of_which_nothing_is_fit_stands_among_what_is_not_and_never_alone(tmp_path: Path) -> None:
+    rehearsal = ROOT / "results" / "rehearsal-pp3"
+    refused = specprof("publish", rehearsal, "--out", tmp_path / "alone")
+    assert refused.returncode == 2
+    assert "Gate 15 (rehearsal)" in refused.stderr
+    assert not (tmp_path / "alone").exists()
+    beside = specprof("publish", DEMO, rehearsal, "--out", tmp_path / "site")
+    assert beside.returncode == 0, beside.stderr
+    assert "rehearsal-pp3: 0 numbers fit to be quoted; 16 not fit to be quoted (gate 15 (rehearsal)" in beside.stdout
+    html = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert set(table_of(html).column("study")) == {"demo"}
+    assert "rehearsal: not a pipeline figure" in html
+    assert list((tmp_path / "site" / "badges").glob("*rehearsal*")) == []
+
+
 def test_command_publishes_a_card_from_elsewhere(published: tuple[Path, str], tmp_path: Path) -> None:
     done = specprof(
         "publish", published[0] / "demo" / "card.json", "--out", tmp_path, "--only", "code/forced/ngram-k4/8"

@@ -285,10 +285,6 @@ class Store:
         read = {path.stem: self._marks(path) for path in sorted((self.root / "quality").glob("[!.]*.json"))}
         return {key: found for key, found in read.items() if found is not None}
 
-    def quality(self) -> dict[str, list[bool | None]]:
-        """Good, bad or (None) not judged, for each row of a judged cell's requests, by the cell's key."""
-        return {key: list(found.good) for key, found in self.marks().items()}
-
     def _marks(self, path: Path) -> TextMarks | None:
         """None where the texts that were judged are not those the cell holds now."""
         told = _read_json(path)

@@ -26,6 +26,15 @@ def specprof(*arguments: str | Path, timeout_s: float = 600) -> subprocess.Compl
     )
 
 
+def measured_study(folder: Path, name: str, text: str, timeout_s: float = 850) -> Path:
+    """The results folder of a study file, really run: `text` must name the study `name`."""
+    config = folder / f"{name}.yaml"
+    config.write_text(text, encoding="utf-8")
+    run = specprof("run", config, "--results", folder, timeout_s=timeout_s)
+    assert run.returncode == 0, run.stderr + run.stdout
+    return folder / name
+
+
 @contextmanager
 def started(*arguments: str | Path) -> Iterator[Run]:
     """`specprof ARGUMENTS`, running; killed at the end if it still runs."""

@@ -10,7 +10,7 @@ import pytest
 from specprof.columns import requests_of
 from specprof.records import Phase, Role
 from specprof.store import Store
-from tests.running import ROOT, figures, specprof
+from tests.running import ROOT, figures, measured_study
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -37,11 +37,7 @@ format: chat
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("guided")
-    (folder / "guided.yaml").write_text(STUDY)
-    run = specprof("run", folder / "guided.yaml", "--results", folder, timeout_s=850)
-    assert run.returncode == 0, run.stderr + run.stdout
-    return folder / "guided"
+    return measured_study(tmp_path_factory.mktemp("guided"), "guided", STUDY)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +48,7 @@ def told(results: Path) -> dict[str, Any]:
 def judged(results: Path, arm: str, protocol: str) -> list[tuple[str, bool | None]]:
     """Finish reason and mark of every measured text."""
     store = Store.existing(results)
-    marks = store.quality()
+    marks = {key: list(found.good) for key, found in store.marks().items()}
     (data,) = (
         d for d in store.cells() if d.cell.role is Role.FIGURE and (d.cell.arm, d.cell.protocol) == (arm, protocol)
     )

@@ -14,7 +14,7 @@ from specprof.columns import requests_of
 from specprof.store import Store
 from specprof.study.plan import make_plan
 from specprof.study.reading import load_study
-from tests.running import ROOT, figures, gone, sealed, specprof, started, wait_until
+from tests.running import ROOT, figures, gone, measured_study, sealed, specprof, started, wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -60,11 +60,7 @@ format: chat
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The oracle study, really run."""
-    folder = tmp_path_factory.mktemp("oracle")
-    (folder / "oracle.yaml").write_text(ORACLE)
-    run = specprof("run", folder / "oracle.yaml", "--results", folder, timeout_s=850)
-    assert run.returncode == 0, run.stderr + run.stdout
-    return folder / "oracle"
+    return measured_study(tmp_path_factory.mktemp("oracle"), "oracle", ORACLE)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from specprof.columns import requests_of
 from specprof.engine.rehearsal import STAMP
 from specprof.records import Phase, Role
 from specprof.store import Store
-from tests.running import ROOT, figures, specprof
+from tests.running import ROOT, figures, measured_study, specprof
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 
@@ -40,11 +40,8 @@ NGRAM = (
 
 def ran(folder: Path, name: str, *, stages: str = "", rehearsal: str = "", on: str = "") -> Path:
     """A study, really run."""
-    config = folder / f"{name}.yaml"
-    config.write_text(STUDY.format(name=name, stages=stages, rehearsal=rehearsal, on=on))
-    run = specprof("run", config, "--results", folder, timeout_s=1400)
-    assert run.returncode == 0, run.stderr + run.stdout
-    return folder / name
+    text = STUDY.format(name=name, stages=stages, rehearsal=rehearsal, on=on)
+    return measured_study(folder, name, text, timeout_s=1400)
 
 
 @pytest.fixture(scope="module")

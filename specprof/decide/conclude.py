@@ -36,15 +36,15 @@ class Conclusion:
 def conclude(store: Store) -> Conclusion:
     """Analyse every sealed cell of a study and judge its verdicts. Needs no engine and no GPU."""
     study = parse_study(store.study_text, str(store.root / "study.yaml"))
-    evidence = Evidence(store.cells(), store.scores())
+    evidence, marks = Evidence(store.cells(), store.scores()), store.marks()
     figures = analyse(
         study.study,
         evidence,
         environment(store, study),
         order=[*(w.tag for w in study.workloads), *study.protocols],
-        asked=asked_by(study, store.quality()),
+        asked=asked_by(study, {key: found.good for key, found in marks.items()}),
     )
-    marks, checks = store.marks(), checks_of(study)
+    checks = checks_of(study)
     quality = tuple(answer_quality(evidence, [cell for cell in figures.cells if cell.tag in checks], marks))
     judged = replace(
         figures,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from specprof.analyse.results import CellFigures, Figure, GainFigures, Severity, StudyFigures
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDE = 100  # from here on intervals stand beside their values, below under them
+CACHE_HEADING = "Traffic replayed with a warm prefix cache: no figure here may stand beside one without"
 
 _GAIN_HEADINGS = ("N", "off\ntok/s", "on\ntok/s", "spec.\ngain", "batch.\noff/on", "inter-\naction")
 _STEP_HEADINGS = ("AL", "tok/\nstep", "pre-\nfill", "pred.\nerror")
@@ -39,12 +40,10 @@ def print_report(figures: StudyFigures, console: Console) -> None:
     for protocol in grid.protocols:
         for arm in grid.on_arms or (grid.off_arm,):
             _print_tables(grid, protocol, arm, console)
-    _print_mixes(figures, console)
-    _print_quality(figures, console)
-    _print_interference(figures, console)
-    _print_pipeline(figures, console)
+    for heading, sentences in _told(figures):
+        _print_told(heading, sentences, console)
     print_service(figures, console)
-    _print_cache(figures, console)
+    _print_told(CACHE_HEADING, cache_sentences(figures), console)
     _print_surprise(figures, console)
     _print_gates(gate_groups(figures), console)
     for verdict in figures.verdicts:
@@ -79,56 +78,24 @@ def _print_tables(grid: Grid, protocol: Protocol, arm: str | None, console: Cons
             console.print(_table(grid, tag, protocol, arm, wide=console.width >= WIDE))
 
 
-def _print_mixes(figures: StudyFigures, console: Console) -> None:
-    """What a shared batch does to each content under speculation."""
-    told = tuple(mixed_sentences(figures))
+def _print_told(heading: str, sentences: Iterable[str], console: Console) -> None:
+    """A heading and the sentences under it; nothing where there is nothing to say."""
+    told = tuple(sentences)
     if told:
         console.print()
-        paragraph("Mixed traffic: each content against itself alone", console, style="bold")
-    for sentence in told:
-        paragraph(sentence, console)
-
-
-def _print_cache(figures: StudyFigures, console: Console) -> None:
-    """How much of the prompts was not read, where traffic was replayed."""
-    told = tuple(cache_sentences(figures))
-    if told:
-        console.print()
-        heading = "Traffic replayed with a warm prefix cache: no figure here may stand beside one without"
         paragraph(heading, console, style="bold")
     for sentence in told:
         paragraph(sentence, console)
 
 
-def _print_pipeline(figures: StudyFigures, console: Console) -> None:
-    """What filling the stages and larger batches gave, where the engine has several stages."""
-    told = tuple(pipeline_sentences(figures))
-    if told:
-        console.print()
-        paragraph(f"Pipeline: {shape_words(figures.pipeline[0])}", console, style="bold")
-    for sentence in told:
-        paragraph(sentence, console)
-
-
-def _print_interference(figures: StudyFigures, console: Console) -> None:
-    """Who waited for a long prompt that arrived, and how long."""
-    told = tuple(interference_sentences(figures))
-    if told:
-        console.print()
-        paragraph("Interference: a long prompt arrives among steady decoders", console, style="bold")
-    for sentence in told:
-        paragraph(sentence, console)
-
-
-def _print_quality(figures: StudyFigures, console: Console) -> None:
-    """How many answers are good, and what writing under a schema does."""
-    for heading, sentences in (("Good answers", quality_sentences), ("Guided against free", guided_sentences)):
-        told = tuple(sentences(figures))
-        if told:
-            console.print()
-            paragraph(heading, console, style="bold")
-        for sentence in told:
-            paragraph(sentence, console)
+def _told(figures: StudyFigures) -> Iterator[tuple[str, Iterable[str]]]:
+    """Headings and their sentences; a part that was not measured has none."""
+    yield "Mixed traffic: each content against itself alone", mixed_sentences(figures)
+    yield "Good answers", quality_sentences(figures)
+    yield "Guided against free", guided_sentences(figures)
+    yield "Interference: a long prompt arrives among steady decoders", interference_sentences(figures)
+    if figures.pipeline:
+        yield f"Pipeline: {shape_words(figures.pipeline[0])}", pipeline_sentences(figures)
 
 
 def _print_surprise(figures: StudyFigures, console: Console) -> None:

@@ -47,10 +47,22 @@ def rung_outcome(cell: Cell, requests: Sequence[Request], targets: Mapping[str, 
     kept = sum(on_target(request, targets.get(tags.get(request.prompt_id, cell.tag))) for request in measured)
     lost = sum(not ended_well(request) for request in measured)
     on_target_share, lost_share = kept / len(measured), lost / len(measured)
-    collapsed = (
-        on_target_share < COLLAPSED_ON_TARGET or lost_share > COLLAPSED_LOST or _falls_behind(requests, cell.arrivals)
-    )
-    return RungOutcome(on_target_share, lost_share, collapsed)
+    behind = falls_behind(*_second_half(requests, cell.arrivals))
+    return RungOutcome(on_target_share, lost_share, has_collapsed(on_target_share, lost_share, behind=behind))
+
+
+def has_collapsed(on_target_share: float, lost_share: float, *, behind: bool) -> bool:
+    """Whether the service is none any more at this rate: the one rule that ends the climbing and marks a figure."""
+    return on_target_share < COLLAPSED_ON_TARGET or lost_share > COLLAPSED_LOST or behind
+
+
+def falls_behind(offered: int, completed: int, under_way: int) -> bool:
+    """Whether the engine completes less than it is offered, beyond what comes and goes by chance.
+
+    All three are counted in the second half of the window; `under_way` are the requests at its two ends.
+    """
+    missing = offered - completed
+    return missing > (1 - COLLAPSED_COMPLETED) * offered and missing > BEYOND_CHANCE * sqrt(under_way)
 
 
 def ended_well(request: Request) -> bool:
@@ -78,8 +90,8 @@ def on_target(request: Request, targets: Targets | None) -> bool:
     return all(limit is None or took_s[name] <= limit for name, limit in limits)
 
 
-def _falls_behind(requests: Sequence[Request], arrivals: Arrivals) -> bool:
-    """Whether the engine completes less than it is offered, in the second half of the window.
+def _second_half(requests: Sequence[Request], arrivals: Arrivals) -> tuple[int, int, int]:
+    """Requests offered and completed in the second half of the window, and under way at its ends.
 
     By then it holds as many requests as it will at this rate, if the warm-up and half the window are longer than an
     answer takes; from an engine that was empty a moment ago, nobody can expect as many answers as questions.
@@ -90,8 +102,7 @@ def _falls_behind(requests: Sequence[Request], arrivals: Arrivals) -> bool:
     offered = sum(middle_ns <= request.scheduled_ns < end_ns for request in requests)
     completed = sum(ended_well(request) and middle_ns <= request.done_ns < end_ns for request in requests)
     under_way = sum(r.scheduled_ns < at_ns <= r.done_ns for at_ns in (middle_ns, end_ns) for r in requests)
-    missing = offered - completed
-    return missing > (1 - COLLAPSED_COMPLETED) * offered and missing > BEYOND_CHANCE * sqrt(under_way)
+    return offered, completed, under_way
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,12 +75,17 @@ def key_of(plan: Plan) -> str:
 # -- judging a study --------------------------------------------------------------------------------------------------
 
 
+def goodness(store: Store) -> dict[str, list[bool | None]]:
+    """Good, bad or (None) not judged, for each row of a judged cell's requests, by the cell's key."""
+    return {key: list(found.good) for key, found in store.marks().items()}
+
+
 def test_marks_stand_row_by_row_and_are_made_once(sealed: tuple[Store, Plan]) -> None:
     store, plan = sealed
     study, told = study_of("json"), []
     assert [cell.key for cell in unjudged(study, plan, store)] == [key_of(plan)]
     judge_study(study, plan, store, lambda: told.append(1))
-    assert store.quality() == {key_of(plan): [None, True, False, None]}
+    assert goodness(store) == {key_of(plan): [None, True, False, None]}
     marks = store.marks()[key_of(plan)]
     assert marks.checks == {"json": "json"}
     assert marks.why[0] == "was not measured"
@@ -103,12 +108,12 @@ def test_a_changed_check_judges_anew(sealed: tuple[Store, Plan], tmp_path: Path)
     own = study_of(f"{{command: [{script}]}}")
     assert len(unjudged(own, plan, store)) == 1
     judge_study(own, plan, store)
-    assert store.quality()[key_of(plan)] == [None, False, False, None]
+    assert goodness(store)[key_of(plan)] == [None, False, False, None]
     assert unjudged(own, plan, store) == ()
     script.write_text("#!/bin/sh\nexit 0\n")
     assert len(unjudged(own, plan, store)) == 1, "an edited script is another check"
     judge_study(own, plan, store)
-    assert store.quality()[key_of(plan)] == [None, True, True, None]
+    assert goodness(store)[key_of(plan)] == [None, True, True, None]
 
 
 def test_a_cell_that_is_measured_again_is_judged_again(sealed: tuple[Store, Plan]) -> None:
@@ -117,11 +122,11 @@ def test_a_cell_that_is_measured_again_is_judged_again(sealed: tuple[Store, Plan
     (cell,) = (cell for cell in plan.cells if cell.role is Role.FIGURE)
     for path in (store.root / "cells" / cell.key).iterdir():
         path.unlink()
-    assert store.quality() == {}
+    assert goodness(store) == {}
     store.seal(make_record(cell, [make_request(name, num_tokens=8, text=GOOD) for name in cell.prompt_ids]))
-    assert store.quality() == {}, "the old marks are of other texts"
+    assert goodness(store) == {}, "the old marks are of other texts"
     judge_study(study_of("json"), plan, store)
-    assert store.quality() == {cell.key: [True, True, True]}
+    assert goodness(store) == {cell.key: [True, True, True]}
 
 
 def test_marks_that_fit_no_cell_are_refused_with_what_to_do(sealed: tuple[Store, Plan]) -> None:
@@ -132,17 +137,17 @@ def test_marks_that_fit_no_cell_are_refused_with_what_to_do(sealed: tuple[Store,
     for wrong in ({"good": [True]}, {"good": [1, 0, 1, 0]}, {"why": None}):
         path.write_text(json.dumps({**told, **wrong}))
         with pytest.raises(StoreError, match="Remove it to judge the cell again"):
-            store.quality()
+            goodness(store)
     path.write_text("{")
     with pytest.raises(StoreError, match="cannot be read"):
-        store.quality()
+        goodness(store)
 
 
 def test_an_interrupted_write_leaves_nothing(sealed: tuple[Store, Plan]) -> None:
     store, plan = sealed
     (store.root / "quality").mkdir()
     (store.root / "quality" / f".{key_of(plan)}.json.tmp").write_text("half")
-    assert store.quality() == {}
+    assert goodness(store) == {}
 
 
 def test_forced_texts_and_sentinels_are_not_judged(sealed: tuple[Store, Plan]) -> None:
@@ -177,7 +182,7 @@ def test_in_an_open_loop_every_text_that_came_is_judged(tmp_path: Path) -> None:
     plan = make_plan(study)
     (launch, *_) = plan.launches
     judge_study(study, Plan((replace(launch, cells=(cell,)),), plan.prompts), store)
-    assert store.quality() == {cell.key: [True, False, True]}
+    assert goodness(store) == {cell.key: [True, False, True]}
 
 
 def test_what_is_not_judged_is_noted_and_what_is_stands_in_the_figures(sealed: tuple[Store, Plan]) -> None:

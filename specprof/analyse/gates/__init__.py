@@ -77,9 +77,7 @@ def cell_gates(frame: CellFrame, loops: Loops | None, at_most: Limits = UNLIMITE
     yield from looping(frame, loops)
     yield from counters(frame)
     yield from lengths(frame)
-    yield from client(frame)
-    yield from client_ceiling(frame, at_most.client_chunks_per_s)
-    yield from machine_gates(frame, at_most.cards)
+    yield from _client_and_machine(frame, at_most)
     yield from impossible(frame)
     yield from above_roofline(frame, at_most.weights_s)
     yield from inactive(frame)
@@ -99,9 +97,7 @@ def mixed_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateF
     yield from warm_up(frame)
     yield from counters(frame)
     yield from lengths(frame)
-    yield from client(frame)
-    yield from client_ceiling(frame, at_most.client_chunks_per_s)
-    yield from machine_gates(frame, at_most.cards)
+    yield from _client_and_machine(frame, at_most)
     yield from impossible(frame)
     yield from inactive(frame)
 
@@ -114,9 +110,7 @@ def interference_gates(frame: CellFrame, decoders: CellFrame, at_most: Limits = 
     yield from prefix_cache(frame)
     yield from counters(frame)
     yield from lengths(decoders)
-    yield from client(frame)
-    yield from client_ceiling(frame, at_most.client_chunks_per_s)
-    yield from machine_gates(frame, at_most.cards)
+    yield from _client_and_machine(frame, at_most)
     yield from inactive(frame)
 
 
@@ -125,7 +119,12 @@ def open_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFi
     if frame.requests.empty:
         return
     yield from prefix_cache(frame)
+    yield from _client_and_machine(frame, at_most)
+    yield from inactive(frame)
+
+
+def _client_and_machine(frame: CellFrame, at_most: Limits) -> Iterator[GateFinding]:
+    """What every cell asks, whatever it measures: was the client able, and were the cards steady."""
     yield from client(frame)
     yield from client_ceiling(frame, at_most.client_chunks_per_s)
     yield from machine_gates(frame, at_most.cards)
-    yield from inactive(frame)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from specprof.analyse.service.spread import NOTHING, NUM_BATCHES, Latencies, rat
 from specprof.analyse.service_results import Fates, RungFigures, TargetFigures, Waterfall
 from specprof.analyse.stats import CONFIDENCE, Array
 from specprof.records import Arrivals, Cell, Counters, arm_in_words
-from specprof.study.ladder import BEYOND_CHANCE, COLLAPSED_COMPLETED, COLLAPSED_LOST, COLLAPSED_ON_TARGET
+from specprof.study.ladder import falls_behind, has_collapsed
 
 
 @dataclass(frozen=True)
@@ -101,21 +100,20 @@ def collapsed(rung: Rung) -> bool:
     if not offered:
         return False
     on_target = rung.on_target().value or 0.0
-    return on_target < COLLAPSED_ON_TARGET or rung.num_lost / offered > COLLAPSED_LOST or _falls_behind(rung)
+    return has_collapsed(on_target, rung.num_lost / offered, behind=falls_behind(*_second_half(rung)))
 
 
-def _falls_behind(rung: Rung) -> bool:
-    """Less completed than offered in the second half of the windows, beyond what comes and goes by chance."""
+def _second_half(rung: Rung) -> tuple[int, int, int]:
+    """Requests offered and completed in the second half of the windows, and under way at its ends."""
     half = NUM_BATCHES // 2
-    offered = float(rung.due[:, half:].sum())
-    completed = float(rung.by_batch(OpenCell.completed)[:, half:].sum())
+    offered = int(rung.due[:, half:].sum())
+    completed = int(rung.by_batch(OpenCell.completed)[:, half:].sum())
     under_way = 0
     for cell in rung.cells:
         due, done = (cell.requests[name] for name in ("scheduled", "done"))
         ends = (cell.arrivals.duration_s / 2, cell.arrivals.duration_s)
         under_way += sum(int(((due < at) & (at <= done)).sum()) for at in ends)
-    missing = offered - completed
-    return missing > (1 - COLLAPSED_COMPLETED) * offered and missing > BEYOND_CHANCE * sqrt(under_way)
+    return offered, completed, under_way
 
 
 def rung_figures(rung: Rung, gates: Sequence[GateFinding]) -> RungFigures:

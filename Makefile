@@ -2,9 +2,13 @@
 VENV ?= .venv
 LITELLM_VENV ?= .venv-litellm
 LLAMACPP_VENV ?= .venv-llamacpp
+LOWEST_VENV ?= .venv-lowest
+AUDIT_VENV ?= .venv-audit
+INSTANTS ?= 200
+MINUTES ?= 30
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test test-fast check coverage-study test-litellm test-llamacpp clean
+.PHONY: help install demo test test-fast check bench faults soak fuzz test-lowest audit coverage-study test-litellm test-llamacpp coverage mutants package clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -15,8 +19,9 @@ install: ## make .venv with specprof, the CPU engine and the development tools; 
 demo: install ## profile a real vLLM engine on this CPU and report (resumes; a second time it only reports)
 	$(BIN)/specprof run configs/demo.yaml --results runs
 
-test: install ## every test, real-engine tests included
-	$(BIN)/pytest
+test: install ## every test: on all cores those that need no engine, then one by one those that start a real one
+	$(BIN)/pytest -m "not engine" -n auto
+	$(BIN)/pytest -m engine
 
 test-fast: install ## every test that needs no engine
 	$(BIN)/pytest -m "not engine and not study" -n auto
@@ -26,6 +31,27 @@ check: install ## lint, types, and the tests that need no engine
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -m "not engine and not study" -n auto
+
+bench: install ## the load client beside others, analysis, time to a decision; a quarter of an hour, nothing else running
+	$(BIN)/python -m benchmarks.clients --rounds 3 $(if $(PAGE),--write $(PAGE))
+	$(BIN)/python -m benchmarks.analysis $(if $(PAGE),--write $(PAGE))
+	$(BIN)/python -m benchmarks.simulator $(if $(PAGE),--write $(PAGE))
+	$(BIN)/python -m benchmarks.decisions $(if $(PAGE),--write $(PAGE))
+
+faults: install ## what breaks while it measures, with 200 random kills (INSTANTS=20: fewer); a quarter of an hour
+	SPECPROF_INSTANTS=$(INSTANTS) $(BIN)/pytest tests/faults
+
+soak: install ## 64 streams for 30 minutes (MINUTES=5: for five): does memory, lateness or anything else grow?
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
+
+fuzz: install ## every reader of foreign files and bytes shaken for minutes; what `make test` does briefly
+	SPECPROF_FUZZ=long $(BIN)/pytest tests/fuzz --timeout 0 -n auto
+
+test-lowest: ## the tests that need no engine with the lowest versions allowed, in an environment of its own
+	@.ci/lowest $(LOWEST_VENV)
+
+audit: install ## known vulnerabilities of what is installed (pip-audit; needs its advisory database)
+	@.ci/audit $(VENV) $(AUDIT_VENV)
 
 coverage-study: install ## do the 95% intervals hold 95%? 500 simulated studies, minutes; writes docs/coverage.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coverage.py --write docs/coverage.md
@@ -40,6 +66,17 @@ test-llamacpp: install ## attach to llama-cpp-python, a second engine that is bu
 		$(BIN)/python -m venv $(LLAMACPP_VENV) && $(LLAMACPP_VENV)/bin/pip install --quiet "llama-cpp-python[server]==0.3.36"; }
 	SPECPROF_LLAMACPP=$(abspath $(LLAMACPP_VENV))/bin/python $(BIN)/pytest tests/test_llamacpp.py
 
+coverage: install ## lines of `analyse` and `decide` that their own tests run; fails below 95%
+	OMP_NUM_THREADS=1 $(BIN)/coverage run --source=specprof/analyse,specprof/decide -m pytest -m "not engine and not study" \
+		tests/analyse tests/decide
+	$(BIN)/coverage report --skip-covered --show-missing --fail-under=95
+
+mutants: install ## change the formulas one by one: does a test notice? Fails below 85%; about ten minutes
+	nice .ci/mutants $(BIN)/python
+
+package: install ## build wheel and sdist into dist/, install the wheel into a fresh environment, measure a study there
+	.ci/package $(BIN)/python
+
 clean: ## remove the environment and caches; results and converted models stay
-	rm -rf $(VENV) $(LITELLM_VENV) $(LLAMACPP_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-mutants $(LITELLM_VENV) $(LLAMACPP_VENV) $(LOWEST_VENV) $(AUDIT_VENV) dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from specprof.ragged import Ragged
 from specprof.records import (
     Cell,
     CellRecord,
@@ -59,13 +61,24 @@ SCORE_SCHEMA = pa.schema(
 )
 
 
+class RequestColumns(Protocol):
+    """The requests of a cell, one row each, read by column: an Arrow table, or a file that holds one (`parquet`)."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many requests there are, whatever they were sent for."""
+
+    def select(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of `REQUEST_SCHEMA`."""
+
+
 @dataclass(frozen=True, slots=True)
 class CellData:
-    """A sealed cell as analysis reads it: the record, with its requests as an Arrow table, one row per request."""
+    """A sealed cell as analysis reads it: the record, with its requests as columns."""
 
     cell: Cell
     launch: int
-    requests: pa.Table
+    requests: RequestColumns
     before: Counters | None
     after: Counters | None
     gauges: tuple[Counters, ...]
@@ -91,23 +104,24 @@ def cell_data(record: CellRecord) -> CellData:
 
 def request_table(requests: Sequence[Request]) -> pa.Table:
     """Requests as columns; list columns hold one entry per chunk, token or verification step."""
-    flat = []
-    for request in requests:
-        row = {name: getattr(request, name) for name in REQUEST_SCHEMA.names if hasattr(request, name)}
-        row["phase"] = request.phase.value
-        server, speculation = request.server or ServerTimes(), request.speculation
-        row |= {name: getattr(server, name) for name in ("queue_s", "time_to_first_token_s", "generation_s")}
-        if speculation is not None:
-            row |= asdict(speculation)
-        flat.append(row)
-    return pa.Table.from_pylist(flat, schema=REQUEST_SCHEMA)
+    server = [request.server or _NO_TIMES for request in requests]
+    columns: dict[str, list[Any]] = {
+        **{name: [getattr(request, name) for request in requests] for name in _OF_REQUEST},
+        **{name: [getattr(times, name) for times in server] for name in _OF_SERVER},
+        **{
+            name: [None if request.speculation is None else getattr(request.speculation, name) for request in requests]
+            for name in _OF_SPECULATION
+        },
+        "phase": [request.phase.value for request in requests],
+    }
+    return pa.Table.from_pydict(columns, schema=REQUEST_SCHEMA)
 
 
-def requests_of(table: pa.Table) -> Iterator[Request]:
+def requests_of(columns: RequestColumns) -> Iterator[Request]:
     """The way back from `request_table`."""
-    for row in table.to_pylist():
-        server = ServerTimes(row.pop("queue_s"), row.pop("time_to_first_token_s"), row.pop("generation_s"))
-        steps = {name: row.pop(name) for name in Speculation.__dataclass_fields__}
+    for row in columns.select(REQUEST_SCHEMA.names).to_pylist():
+        server = ServerTimes(**{name: row.pop(name) for name in _OF_SERVER})
+        steps = {name: row.pop(name) for name in _OF_SPECULATION}
         speculation = None
         if steps["num_steps"] is not None:
             per_step: dict[str, Any] = {
@@ -115,11 +129,24 @@ def requests_of(table: pa.Table) -> Iterator[Request]:
             }
             speculation = Speculation(**steps, **per_step)
         lists = {name: tuple(row.pop(name)) for name in ("chunk_ns", "chunk_tokens", "token_ids")}
-        told = server if server != ServerTimes() else None
+        told = server if server != _NO_TIMES else None
         yield Request(**{**row, **lists, "phase": Phase(row["phase"])}, server=told, speculation=speculation)
+
+
+def ragged(column: pa.ChunkedArray) -> Ragged:
+    """A list column without a copy of what it holds; missing lists are empty."""
+    lists = column.combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return Ragged.with_lengths(lists.flatten().to_numpy(zero_copy_only=False), lengths)
 
 
 def score_table(scores: Sequence[TextScores]) -> pa.Table:
     """Scored texts as columns, one row per text."""
     columns = {name: [getattr(text, name) for text in scores] for name in SCORE_SCHEMA.names}
     return pa.Table.from_pydict(columns, schema=SCORE_SCHEMA)
+
+
+_NO_TIMES = ServerTimes()
+_OF_SERVER = tuple(ServerTimes.__dataclass_fields__)
+_OF_SPECULATION = tuple(Speculation.__dataclass_fields__)
+_OF_REQUEST = tuple(name for name in REQUEST_SCHEMA.names if name in Request.__dataclass_fields__ and name != "phase")

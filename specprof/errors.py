@@ -6,6 +6,7 @@ SpecprofError
 ├── EngineError           3   the engine failed; carries its cause and log path
 │   ├── EngineStartError      it never became ready
 │   └── EngineDied            it was ready and is gone
+├── ClientError           3   a client that was to send requests never became ready
 └── Interrupted         130   stopped by the user; sealed cells are kept
 
 Every message says what is wrong, where, and what to do next.
@@ -51,6 +52,12 @@ class EngineStartError(EngineError):
 
 class EngineDied(EngineError):
     """The engine was ready and then went away."""
+
+
+class ClientError(SpecprofError):
+    """A client that was to send requests never became ready, or cannot work where it is."""
+
+    exit_code = 3
 
 
 class Interrupted(SpecprofError):

@@ -234,13 +234,38 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """One of several clients of a cell: how busy it was, and how well its clock is known.
+
+    Its clock read `clock_offset_ns` more than this process's, give or take `clock_error_ns` (an engine's time, as the
+    requests' is); instants of its requests are kept by this process's clock. `lost` says why its requests never came
+    back; they then stand in the record as failed.
+    """
+
+    worker: int  # from 0
+    cpu_share: float
+    loop_lag_p99_s: float
+    num_requests: int  # that it was given, warm-ups apart
+    num_reads: int  # of the sockets, each with a time of its own
+    clock_offset_ns: int
+    clock_error_ns: int
+    lost: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClientLoad:
-    """How busy the client itself was while it measured: the case for or against gate 11."""
+    """How busy the client itself was while it measured: the case for or against gate 11.
+
+    Of several clients the busiest one's shares and lags; each by itself stands in `workers`.
+    """
 
     cpu_share: float  # CPU seconds of this process / wall
     loop_lag_p99_s: float  # how late the event loop woke from a timer
     dispatch_lag_p99_s: float | None = None  # open loop: how late it sent what was due and what no cap held back
     dispatch_lag_max_s: float | None = None
+    workers: tuple[WorkerLoad, ...] = ()  # empty: this process alone sent everything
+    num_connects: int = 0  # requests for which a connection was opened, before they were sent; no TTFT holds it
+    connect_max_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +375,8 @@ def lanes(cell: Cell) -> tuple[tuple[str, ...], ...]:
         found.setdefault(tag, []).append(name)
     return tuple(map(tuple, found.values()))
 
+
+LOST_WITH_WORKER = "lost with worker"  # how the error of a request begins that a lost worker was given (`WorkerLoad`)
 
 SUFFIX_DEPTH = 24  # vLLM's own `suffix_decoding_max_tree_depth`, which is suffix decoding's K where none is given
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -67,14 +67,14 @@ class RunDisplay:
 
     def _say(self, text: str) -> None:
         if not self._console.is_terminal:
-            self._console.print(text, highlight=False, soft_wrap=True)
+            self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager
 def run_display(console: Console, plan: Plan, sealed: int, total: int) -> Iterator[RunDisplay]:
     """The display of one run, `sealed` of whose `total` cells are measured; the bars vanish when it ends."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -83,6 +83,32 @@ def run_display(console: Console, plan: Plan, sealed: int, total: int) -> Iterat
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield RunDisplay(console, progress, plan, sealed, total)
+
+
+class TerminalProgress:
+    """A run as a terminal shows it (`api.progress.Progress`): bars that vanish, and the lines that stay."""
+
+    def __init__(self, console: Console, errors: Console) -> None:
+        self._console, self._errors = console, errors
+
+    def say(self, text: str) -> None:
+        """One line of the output."""
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def warn(self, text: str) -> None:
+        """One line beside it."""
+        self._errors.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def cells(self, plan: Plan, sealed: int, total: int) -> AbstractContextManager[RunDisplay]:
+        """The bars of a run."""
+        return run_display(self._console, plan, sealed, total)
+
+    @contextmanager
+    def texts(self, total: int) -> Iterator[Callable[[], None]]:
+        """One bar of all texts."""
+        with Progress(console=self._console, transient=True, disable=not self._console.is_terminal) as progress:
+            bar = progress.add_task("texts", total=total)
+            yield lambda: progress.advance(bar)
 
 
 def print_plan(study: Study, plan: Plan, console: Console) -> None:
@@ -143,6 +169,9 @@ def _grid(study: Study, plan: Plan) -> Iterator[str]:
         yield f"  {name}: {asked} · {tags} · N = {streams} · {prompts} prompts each"
     probes = sum(cell.role is Role.PREFILL for cell in cells)
     yield f"  and per launch {probes} prefill cells and a sentinel cell before and after"
+    if not study.clients.alone:
+        where = "actors of a Ray cluster" if study.clients.backend == "ray" else "processes"
+        yield f"  requests are sent by {study.clients.workers} {where}"
 
 
 def _in_words(load: Load) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,19 @@ def real_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngin
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate that nobody has signed but itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed, which makes the certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    pair = folder / "cert.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(pair[0]), "-keyout", str(pair[1])]
+    subprocess.run([*command.split(), *names], check=True, capture_output=True)
+    return pair
 
 
 def _ignore(_line: str) -> None:

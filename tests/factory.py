@@ -9,6 +9,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from specprof.analyse.frames import CellFrame
 from specprof.columns import CellData, cell_data
 from specprof.records import (
@@ -123,6 +125,13 @@ def make_request(
     return replace(plain, **changes)
 
 
+def later(request: Request, seconds: float) -> Request:
+    """The same request, some time later."""
+    shift = round(seconds * 1e9)
+    moved = {name: getattr(request, name) + shift for name in ("scheduled_ns", "sent_ns", "done_ns")}
+    return replace(request, **moved, chunk_ns=tuple(at + shift for at in request.chunk_ns))
+
+
 def distinct_tokens(name: str, count: int) -> tuple[int, ...]:
     """Token ids that never repeat, the same for the same prompt."""
     return tuple(range(1000 * (1 + sum(name.encode()) % 50), 1000 * (1 + sum(name.encode()) % 50) + count))
@@ -201,3 +210,11 @@ def make_running_cell(throughput: float, **changes: Any) -> CellData:
     latency_s = min(cell.concurrency, len(cell.prompt_ids)) * cell.max_tokens / throughput
     timing = {"ttft_s": latency_s * 0.01, "step_s": latency_s * 0.99 / steps}
     return make_data(cell, make_requests(cell, accepted=accepted, **timing))
+
+
+def packed(codec: str, content: bytes) -> bytes:
+    """Bytes as a file with the ending of that codec holds them: `gzip`, `bz2`, `zstd`."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(content)
+    return bytes(sink.getvalue().to_pybytes())

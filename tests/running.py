@@ -107,3 +107,20 @@ def gone(processes: Sequence[psutil.Process], timeout_s: float = 30) -> bool:
     """Whether all of them end within the time."""
     _, alive = psutil.wait_procs(list(processes), timeout=timeout_s)
     return not alive
+
+
+def wait_gone(pids: Sequence[int], timeout_s: float) -> bool:
+    """Whether none of these processes runs any more within the time; one that nobody has buried yet is gone too."""
+    until = time.monotonic() + timeout_s
+    while any(_runs(pid) for pid in pids):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -160,7 +160,7 @@ def test_a_server_that_goes_away_ends_the_run_and_keeps_what_is_sealed(tmp_path:
     num_planned = len(make_plan(parse_study(text, "attached.yaml")).cells)
     sealed = list(store.cells())
     assert 0 < len(sealed) < num_planned
-    assert not any(error for data in sealed for error in data.requests["error"].to_pylist())
+    assert not any(error for data in sealed for error in data.requests.select(["error"])["error"].to_pylist())
 
 
 def test_an_address_with_a_path_is_measured_under_that_path(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_token_is_in_every_request_and_nowhere_else(tmp_path: Path, monkeypa
         run = specprof("run", config, "--results", tmp_path / "results")
     assert run.returncode == 0, run.stdout + run.stderr
     assert set(server.tokens_seen) == {f"Bearer {TOKEN}"}
-    assert TOKEN not in "".join((doctor.stdout, doctor.stderr, run.stdout, run.stderr))
+    assert TOKEN not in doctor.stdout + doctor.stderr + run.stdout + run.stderr
     written = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
     assert any(path.name == "facts.json" for path in written)
     assert any(path.name == "report.html" for path in written)

@@ -31,7 +31,7 @@ def study(tmp_path: Path) -> Path:
 def test_every_promised_command_is_there() -> None:
     told = specprof("--help")
     assert told.returncode == 0
-    measuring = ("doctor", "plan", "run", "sim", "prompts")
+    measuring = ("init", "doctor", "plan", "run", "sim", "prompts")
     meaning = ("report", "policy", "compare", "publish", "audit")
     for command in (*measuring, *meaning, "cost", "roofline"):
         assert f" {command} " in told.stdout

@@ -11,18 +11,21 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "specprof"
 
-VOCABULARY = {"errors", "records", "columns", "store", "specprof"}  # `specprof` itself: the version
+VOCABULARY = {"errors", "records", "ragged", "columns", "store", "version", "specprof"}  # `specprof`: its version
 MAY_IMPORT = {
     "errors": set(),
+    "version": {"specprof"},
     "records": set(),
-    "columns": {"records"},
-    "store": {"errors", "records", "columns"},
+    "ragged": set(),
+    "columns": {"records", "ragged"},
+    "store": {"errors", "records", "columns", "store"},
     "study": VOCABULARY | {"study"},
     "engine": VOCABULARY | {"study", "engine"},
     "measure": VOCABULARY | {"study", "engine", "measure"},
     "analyse": VOCABULARY | {"study", "analyse"},
     "decide": VOCABULARY | {"study", "analyse", "decide"},
     "publish": VOCABULARY | {"study", "analyse", "decide", "publish"},
+    "api": VOCABULARY | {"study", "engine", "measure", "analyse", "decide", "publish", "api"},  # both wings
 }
 BOTTOM = {"cli", "terminal"}
 
@@ -65,6 +68,10 @@ def test_nothing_rests_on_the_command_line(module):
     assert not {floor(name) for name in imports(modules()[module])} & BOTTOM
 
 
+def test_the_public_names_come_from_the_floors_that_make_them():
+    assert {floor(name) for name in imports(modules()["__init__"])} <= {"api", "study", "errors"}
+
+
 def test_every_module_stands_on_a_known_floor():
     assert {floor(m) for m in modules()} - {"__init__"} <= set(MAY_IMPORT) | BOTTOM
 
@@ -96,3 +103,14 @@ def test_a_command_loads_only_what_it_needs():
         "transformers",
     }
     assert not heavy & set(told.stdout.split())
+
+
+def test_the_door_is_light_in_our_own_modules_too():
+    """Every TAB and every `--help` imports these: nothing that makes dozens of dataclasses or models."""
+    script = "import sys, specprof.cli; print(*sorted(m for m in sys.modules if m.startswith('specprof.')))"
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
+    ours = {floor(name.removeprefix("specprof.")) for name in told.stdout.split()}
+    assert ours <= {"cli", "errors", "publish"}
+    assert "specprof.publish.report" not in told.stdout.split()

@@ -88,6 +88,16 @@ def test_a_draft_with_random_weights_is_never_right(told: dict[str, Any]) -> Non
         assert cell["acceptance_length"]["value"] == pytest.approx(1.0, abs=0.15)
 
 
+def test_a_controlled_run_finds_nothing_in_the_prefix_cache(oracle: Path, told: dict[str, Any]) -> None:
+    """METHOD 2: off, and verified by what requests and counters say; gate 5 has neither a hit nor a doubt."""
+    measured = Store.existing(oracle).cells()
+    assert all(request.cached_tokens == 0 for data in measured for request in requests_of(data.requests))
+    counters = [data.after for data in Store.existing(oracle).cells() if data.after is not None]
+    assert counters
+    assert not any(after.prefix_cache_hits for after in counters)
+    assert not [gate for cell in told["cells"] for gate in cell["gates"] if gate["gate"] == 5]
+
+
 def test_the_off_arm_has_no_acceptance_at_all(told: dict[str, Any]) -> None:
     for cell in cells(told, "off"):
         assert cell["acceptance_length"] is None

@@ -83,5 +83,5 @@ def test_a_study_changed_half_way_is_refused_with_the_difference(study: Path, tm
     study.write_text(study.read_text().replace("output_tokens: 32", "output_tokens: 48"))
     changed = specprof("run", study, "--results", tmp_path, "--no-report")
     assert changed.returncode == 2
-    assert "output_tokens: 48" in changed.stderr
+    assert "protocols.forced.output_tokens: 32 → 48" in changed.stderr
     assert "Give the changed study a new name" in changed.stderr

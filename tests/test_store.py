@@ -27,7 +27,8 @@ from specprof.records import (
     Speculation,
 )
 from specprof.store import DeclaredVerdict, Store
-from tests.factory import NGRAM, make_cell, make_record, make_requests
+from specprof.store import files as store_files
+from tests.factory import NGRAM, make_cell, make_record, make_request, make_requests
 
 HASH = "a" * 64
 FILES = ["cell.json", "counters.json", "requests.parquet", "sealed.json"]
@@ -81,8 +82,8 @@ def test_a_cell_holds_four_files_and_the_seal_names_the_other_three(store):
 
 def test_cells_come_back_oldest_first(store):
     for launch, second in ((1, 0), (0, 9), (0, 3)):
-        record = make_record(make_cell(tag=f"t{launch}{second}"), launch=launch)
-        store.seal(replace(record, started_at=f"2026-01-01T00:00:0{second}.000+00:00"))
+        cell = make_cell(tag=f"t{launch}{second}")
+        store.seal(make_record(cell, [make_request(start_s=second)], launch=launch))
     assert [data.cell.tag for data in store.cells()] == ["t03", "t09", "t10"]
 
 
@@ -150,7 +151,7 @@ class Killed(BaseException):
 def test_killed_between_any_two_files_the_cell_is_measured_again_and_the_others_are_intact(
     store, survivors, monkeypatch
 ):
-    """`survivors` steps go through before the kill: requests.parquet, cell.json, counters.json, the sync, the seal."""
+    """`survivors` steps go through before the kill: requests.parquet, its sync, cell.json, counters.json, the seal."""
     done = full_record(tag="done")
     store.seal(done)
     record, steps = full_record(), 0
@@ -166,7 +167,7 @@ def test_killed_between_any_two_files_the_cell_is_measured_again_and_the_others_
         return step
 
     with monkeypatch.context() as patch:
-        for module, name in ((store_module.pq, "write_table"), (store_module, "_write_json"), (store_module, "_sync")):
+        for module, name in ((store_module.pq, "write_table"), (store_module, "write_json"), (store_module, "sync")):
             patch.setattr(module, name, dies(getattr(module, name)))
         with pytest.raises(Killed):
             store.seal(record)
@@ -234,8 +235,9 @@ def test_the_same_study_opens_the_same_folder(store):
 def test_another_study_of_the_same_name_is_refused_with_the_difference(store):
     with pytest.raises(StoreError) as problem:
         Store.create(store.root, "study: demo\nprompts: 32\n", "b" * 64)
-    assert "holds another study of this name. Give the changed study a new name, or undo:" in str(problem.value)
-    assert "\n+prompts: 32" in str(problem.value)
+    assert "holds another study of this name. What was changed since it was measured:" in str(problem.value)
+    assert "\n  +prompts: 32" in str(problem.value)
+    assert "Give the changed study a new name (study: …) to keep both, or undo the change" in str(problem.value)
     assert store.study_text == "study: demo\n"
 
 
@@ -250,10 +252,10 @@ def test_a_folder_that_is_no_study_is_not_read(tmp_path):
         Store.existing(tmp_path)
 
 
-@pytest.mark.parametrize(("written", "found"), [(f"{HASH} 99\n", "99"), (f"{HASH}\n", "none"), ("", "none")])
-def test_a_format_of_another_version_is_not_guessed_at(store, written, found):
+@pytest.mark.parametrize("written", [f"{HASH}\n", "", f"{HASH} one\n", f"{HASH} 1 2\n"])
+def test_a_folder_that_names_no_format_is_not_guessed_at(store, written):
     (store.root / "study.sha256").write_text(written)
-    with pytest.raises(StoreError, match=rf"format {found}, this specprof reads 1. Use the version that wrote it"):
+    with pytest.raises(StoreError, match=r"study\.sha256: names no hash and format\. Restore it"):
         Store.existing(store.root)
 
 
@@ -335,7 +337,8 @@ def test_a_results_folder_that_is_a_file(tmp_path):
 def test_a_sealed_study_can_be_read_from_a_read_only_disk(store, monkeypatch):
     store.seal(full_record())
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "_write", lambda *_: pytest.fail("reading must not write"))
+        for module in (store_module, store_files):
+            patch.setattr(module, "write", lambda *_: pytest.fail("reading must not write"))
         assert len(list(Store.existing(store.root).cells())) == 1
 
 

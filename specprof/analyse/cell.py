@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
+from numpy.typing import NDArray
 
 from specprof.analyse import stats, wall
-from specprof.analyse.acceptance import accepted_at, conditional
+from specprof.analyse.acceptance import conditional
 from specprof.analyse.attached import counted_acceptance
 from specprof.analyse.evidence import NOTHING, Key, Series, contrast
 from specprof.analyse.results import (
@@ -19,6 +18,7 @@ from specprof.analyse.results import (
     Percentiles,
 )
 from specprof.analyse.stats import Array
+from specprof.ragged import Ragged
 from specprof.records import arm_in_words, draft_length
 
 
@@ -120,7 +120,8 @@ def _share(series: Series, part: str) -> Figure:
 def _percentiles(values: Array) -> Percentiles | None:
     if len(values) == 0:
         return None
-    return Percentiles(*(stats.percentile(values, share) for share in (0.50, 0.90, 0.95, 0.99)))
+    ordered = np.sort(values)
+    return Percentiles(*(stats.percentile_of_sorted(ordered, share) for share in (0.50, 0.90, 0.95, 0.99)))
 
 
 def _chars_per_token(series: Series) -> float:
@@ -155,14 +156,16 @@ def _request_mean(series: Series) -> Figure:
 
 def _survival(series: Series) -> tuple[Figure, ...]:
     """S_j; empty where the server does not tell its verification steps one by one."""
-    positions = draft_length(series.cell.speculative_config)
-    if sum(len(steps) for frame in series.frames for steps in frame.lists("accepted_per_step")) == 0:
+    steps = [frame.lists("accepted_per_step") for frame in series.frames]
+    if not any(len(one.values) for one in steps):
         return ()
-    accepted: dict[str, Array] = defaultdict(lambda: np.zeros(positions))
-    for frame in series.frames:
-        for name, steps in zip(frame.requests["prompt_id"], frame.lists("accepted_per_step"), strict=True):
-            accepted[name] = accepted[name] + accepted_at(steps, positions)
-    steps_of = series.by_prompt("num_steps")
-    matrix = np.array([accepted[name] for name in steps_of])
-    under = np.array(list(steps_of.values()))
-    return tuple(stats.ratio(matrix[:, j], under) for j in range(positions))
+    under = series.sums("num_steps")
+    held = np.concatenate([_accepted_at(one, draft_length(series.cell.speculative_config)) for one in steps])
+    return tuple(stats.ratio(series.prompts.sums(column), under) for column in held.T)
+
+
+def _accepted_at(steps: Ragged, positions: int) -> NDArray[np.int64]:
+    """How many steps of each request accepted draft position 1, 2, …; shape (requests, positions)."""
+    owner = steps.owner
+    columns = [np.bincount(owner[steps.values >= j], minlength=len(steps)) for j in range(1, positions + 1)]
+    return np.column_stack(columns) if columns else np.empty((len(steps), 0), dtype=np.int64)

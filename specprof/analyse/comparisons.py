@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from math import exp, log
 
 import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
 from scipy import stats as distributions
 
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import GateFinding, Severity
 from specprof.analyse.stats import t_quantile, variance_of_mean
 from specprof.analyse.steady import ratio_interval, relative_noise, step_means
+from specprof.ragged import Ragged
 from specprof.records import CachePolicy, Role
 
 MAX_DRIFT = 0.02
@@ -25,7 +28,16 @@ GATE_CONFIDENCE = 0.9999  # a study asks these questions once per launch or cell
 CHANCE_OF_REPEAT = 0.01
 SPEEDUP_TOLERANCE = 1.05  # a gain may exceed its tokens per step by what measuring noise can do, and no more
 
-Texts = Mapping[str, Sequence[int]]  # prompt id → token ids; characters where a server streams no ids
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What prompts were answered with: `units[i]` is the text of `prompt_ids[i]`, which is there once.
+
+    Units are token ids; of a server that streams none, the characters of the texts.
+    """
+
+    prompt_ids: pd.Index[str]
+    units: Ragged
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +51,34 @@ class Divergence:
 
 
 def divergence(mine: Texts, theirs: Texts) -> Divergence:
-    """Compare token ids over the length both texts have."""
-    differ: list[tuple[str, int]] = []
-    shared = [name for name in mine if name in theirs]
-    for name in shared:
-        position = first_difference(mine[name], theirs[name])
-        if position is not None:
-            differ.append((name, position))
-    first = min(differ, key=lambda item: item[1], default=("", -1))
-    return Divergence(len(differ), len(shared), *first)
-
-
-def first_difference(mine: Sequence[int], theirs: Sequence[int]) -> int | None:
-    """Index of the first token that differs, None if one text is the beginning of the other."""
-    length = min(len(mine), len(theirs))
-    unequal = np.flatnonzero(np.asarray(mine[:length]) != np.asarray(theirs[:length]))
-    return int(unequal[0]) if len(unequal) else None
+    """Compare the texts of the prompts that both have, each over the length that both have."""
+    places = theirs.prompt_ids.get_indexer(mine.prompt_ids).astype(np.int64)
+    rows = np.flatnonzero(places >= 0)
+    places = places[rows]
+    lengths = np.minimum(mine.units.lengths[rows], theirs.units.lengths[places])
+    a, b = mine.units.take(rows, lengths), theirs.units.take(places, lengths)
+    unequal = np.flatnonzero(np.not_equal(a.values, b.values))
+    if not len(unequal):
+        return Divergence(0, len(rows))
+    changed, first = np.unique(a.owner[unequal], return_index=True)
+    positions = unequal[first] - a.offsets[changed]
+    earliest = int(positions.argmin())
+    prompt_id = str(mine.prompt_ids[rows[changed[earliest]]])
+    return Divergence(len(changed), len(rows), prompt_id, int(positions[earliest]))
 
 
 def texts(frame: CellFrame) -> Texts:
-    """Token ids by prompt; of a server that streams none, the characters of the texts."""
-    if frame.names_tokens:
-        return dict(zip(frame.requests["prompt_id"], frame.lists("token_ids"), strict=True))
-    return {
-        name: [ord(character) for character in text]
-        for name, text in zip(frame.requests["prompt_id"], frame.requests["text"], strict=True)
-    }
+    """The texts of a cell; of a prompt that was sent more than once, the last."""
+    units = frame.lists("token_ids") if frame.names_tokens else _characters(frame)
+    names = pd.Index(frame.requests["prompt_id"])
+    rows = np.flatnonzero(~names.duplicated(keep="last"))
+    return Texts(names[rows], units.take(rows, units.lengths[rows]))
+
+
+def _characters(frame: CellFrame) -> Ragged:
+    """The code points of each text."""
+    written = [np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32) for text in frame.texts().to_pylist()]
+    return Ragged.of(written)
 
 
 def changed_output(frame: CellFrame, off: Sequence[CellFrame]) -> Iterator[GateFinding]:
@@ -81,10 +95,11 @@ def changed_output(frame: CellFrame, off: Sequence[CellFrame]) -> Iterator[GateF
     twin = next((other for other in same_block_first if other.cell.concurrency == cell.concurrency), None)
     if twin is None:
         return
-    changed = divergence(texts(frame), texts(twin))
+    plain = texts(twin)
+    changed = divergence(texts(frame), plain)
     if changed.num_differ == 0:
         return
-    controls = [divergence(texts(twin), texts(other)) for other in off if other is not twin]
+    controls = [divergence(plain, texts(other)) for other in off if other is not twin]
     control = max(controls, key=lambda d: d.num_differ / max(d.num_compared, 1), default=Divergence(0, 0))
     unit = "token" if frame.names_tokens else "character"
     where = f"first at {unit} {changed.first_position + 1} of {changed.first_prompt}"
@@ -162,13 +177,18 @@ def _sentinel_changes(frames: Sequence[CellFrame]) -> dict[int, _Change]:
         if len(pair) < 2:
             continue
         arms[launch] = pair[0].cell.arm
-        before, after = sorted(pair, key=lambda frame: frame.data.started_at)[:: len(pair) - 1]
+        before, after = sorted(pair, key=_first_sent_ns)[:: len(pair) - 1]
         (noise, degrees), (other, other_degrees) = relative_noise(before), relative_noise(after)
         error = (noise**2 + other**2) ** 0.5
         changes[launch] = _Change(log(after.throughput / before.throughput), error, degrees + other_degrees)
     # Thirty steps estimate their scatter poorly; all launches of an arm do it together.
     shared = {arm: _rms([changes[n].error for n in changes if arms[n] == arm]) for arm in set(arms.values())}
     return {launch: replace(change, error=shared[arms[launch]]) for launch, change in changes.items()}
+
+
+def _first_sent_ns(frame: CellFrame) -> int:
+    """When a cell began, by the clock that its launch shares: the wall's may be set anew in between."""
+    return int(pc.min(frame.data.requests.select(["sent_ns"])["sent_ns"]).as_py())
 
 
 def _rms(values: Sequence[float]) -> float:

@@ -103,14 +103,11 @@ def _error_of_gap(a: Series, b: Series) -> tuple[float, float]:
 
 
 def _log_steps_per_s(series: Series) -> stats.Array:
-    by_prompt: dict[str, list[float]] = {}
-    for frame in series.frames:
-        requests = frame.requests[frame.requests["tpot"] > 0]
-        rates = (requests["engine_steps"] - 1) / (requests["last"] - requests["first"])
-        for name, rate in zip(requests["prompt_id"], rates, strict=True):
-            if rate > 0:
-                by_prompt.setdefault(name, []).append(log(rate))
-    return np.array([float(np.mean(logs)) for logs in by_prompt.values()])
+    """Mean ln(steps/s) over blocks, prompt by prompt."""
+    seconds = series.column("last") - series.column("first")
+    wrote_on = series.column("tpot") > 0
+    rates = np.divide(series.column("engine_steps") - 1, seconds, out=np.zeros(len(seconds)), where=wrote_on)
+    return np.array(list(series.prompts.mean_logs(rates).values()))
 
 
 def two_cuts(evidence: Evidence) -> Iterator[CutFigures]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import exp, isnan, log
 
 import numpy as np
@@ -13,9 +14,10 @@ import pyarrow as pa
 from specprof.analyse import comparisons, ordering, sampled, stats
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.machine import slower_clocks
+from specprof.analyse.prompts import Prompts
 from specprof.analyse.results import CellFigures, Figure
 from specprof.analyse.stats import Array
-from specprof.analyse.steady import full_load_seconds, relative_noise, step_time_by_load
+from specprof.analyse.steady import Steps, full_load_seconds, relative_noise, step_time_by_load
 from specprof.columns import CellData
 from specprof.records import Cell, Role
 
@@ -33,25 +35,34 @@ class Series:
         """Any of its cells: they differ by block alone."""
         return self.frames[0].cell
 
+    @cached_property
+    def prompts(self) -> Prompts:
+        """Whose each request is, block after block."""
+        return Prompts.of(np.concatenate([f.requests["prompt_id"].to_numpy(dtype=object) for f in self.frames]))
+
+    def column(self, name: str) -> Array:
+        """A request column, block after block; missing values are NaN."""
+        values: Array = np.concatenate([frame.requests[name].to_numpy(dtype=np.float64) for frame in self.frames])
+        return values
+
     def pooled(self, column: str) -> Array:
         """A request column over all blocks, missing values left out."""
-        values: Array = np.concatenate([frame.requests[column].to_numpy(dtype=np.float64) for frame in self.frames])
+        values = self.column(column)
         finite: Array = values[np.isfinite(values)]
         return finite
 
     def by_prompt(self, column: str) -> dict[str, float]:
         """Sum of a request column per prompt over all blocks: the clusters of an acceptance interval."""
-        sums: dict[str, float] = defaultdict(float)
-        for frame in self.frames:
-            for name, value in zip(frame.requests["prompt_id"], frame.requests[column], strict=True):
-                sums[name] += 0.0 if isnan(value) else float(value)
-        return sums
+        return dict(zip(self.prompts.names.tolist(), self.sums(column).tolist(), strict=True))
 
     def clusters(self, numerator: str, denominator: str) -> tuple[Array, Array]:
         """Two request columns summed per prompt, in the same order."""
-        over, under = self.by_prompt(numerator), self.by_prompt(denominator)
-        names = list(over)
-        return np.array([over[n] for n in names]), np.array([under[n] for n in names])
+        return self.sums(numerator), self.sums(denominator)
+
+    def sums(self, column: str) -> Array:
+        """Sum of a request column per prompt over all blocks, missing values as 0, in the order of `prompts`."""
+        values = self.column(column)
+        return self.prompts.sums(np.where(np.isnan(values), 0.0, values))
 
     def log_throughputs(self) -> dict[int, float]:
         """ln X by block."""
@@ -59,17 +70,25 @@ class Series:
 
     def log_by_prompt(self, column: str) -> dict[str, float]:
         """Mean ln of a positive request column per prompt, over blocks."""
-        values: dict[str, list[float]] = defaultdict(list)
-        for frame in self.frames:
-            for name, value in zip(frame.requests["prompt_id"], frame.requests[column], strict=True):
-                if value > 0:
-                    values[name].append(log(value))
-        return {name: float(np.mean(logs)) for name, logs in values.items()}
+        return self.prompts.mean_logs(self.column(column))
 
     def log_by_block(self, column: str) -> dict[int, float]:
         """Mean ln of a positive request column over prompts, by block."""
         logs = {f.cell.block: np.log(f.requests.loc[f.requests[column] > 0, column]) for f in self.frames}
         return {block: float(values.mean()) for block, values in logs.items() if len(values)}
+
+    @cached_property
+    def loop(self) -> ordering.Loop:
+        """What each prompt took with every stream writing, and how many tokens it wrote, averaged over blocks."""
+        return closed_loop(self, "output_tokens")
+
+    @cached_property
+    def full_load(self) -> tuple[dict[str, float], Array]:
+        """Seconds each prompt took with every stream writing, over blocks, and the pace with fewer (`steady`)."""
+        steps = [Steps.of(frame) for frame in self.frames]
+        pace = step_time_by_load(steps, self.cell.concurrency)
+        seconds = np.concatenate([full_load_seconds(*pair, pace) for pair in zip(self.frames, steps, strict=True)])
+        return {name: exp(mean) for name, mean in self.prompts.mean_logs(seconds).items()}, pace
 
 
 Key = tuple[str, str, str, int]  # tag, protocol, arm, concurrency
@@ -92,7 +111,7 @@ class Evidence:
         grouped: dict[Key, list[CellFrame]] = defaultdict(list)
         for frame in self.frames:
             cell = frame.cell
-            if cell.role not in (Role.SENTINEL, Role.OPEN) and not frame.requests.empty:
+            if cell.role not in (Role.SENTINEL, Role.OPEN) and not frame.empty:
                 grouped[key_of(cell)].append(frame)
         self.series = {key: Series(tuple(found)) for key, found in sorted(grouped.items(), key=lambda item: item[0])}
         self.drift = comparisons.drift(self.frames)
@@ -110,7 +129,7 @@ class Evidence:
 
     def failed(self, key: Key) -> list[CellFrame]:
         """The cells of a series' key that have nothing but failures."""
-        return [frame for frame in self.frames if frame.requests.empty and key_of(frame.cell) == key]
+        return [frame for frame in self.frames if frame.empty and key_of(frame.cell) == key]
 
     @property
     def off_arm(self) -> str | None:
@@ -132,7 +151,7 @@ def _interval(terms: Sequence[tuple[Series, int]], confidence: float) -> Figure:
     per_block = _by_block([(series.log_throughputs(), weight) for series, weight in terms])
     if not per_block:
         return NOTHING
-    loops = [(closed_loop(series), weight) for series, weight in terms]
+    loops = [(series.loop, weight) for series, weight in terms]
     prompts, degrees = ordering.prompt_variance(loops)
     if len(per_block) == 1:
         prompts += ordering.order_variance(loops) + sum(step_noise(series) * w**2 for series, w in terms)
@@ -153,14 +172,9 @@ def step_noise(series: Series) -> float:
     return relative_noise(series.frames[0])[0] ** 2
 
 
-def closed_loop(series: Series, amount: str = "output_tokens") -> ordering.Loop:
-    """What each prompt took with every stream writing, and wrote (`amount`: a request column), averaged over blocks."""
-    concurrency = series.cell.concurrency
-    pace = step_time_by_load(series.frames, concurrency)
-    logs: dict[str, list[float]] = defaultdict(list)
-    for frame in series.frames:
-        for name, seconds in zip(frame.requests["prompt_id"], full_load_seconds(frame, pace), strict=True):
-            logs[name].append(log(seconds))
+def closed_loop(series: Series, amount: str) -> ordering.Loop:
+    """The series as a loop in which what a prompt wrote is counted by `amount`, a request column."""
+    seconds, pace = series.full_load
     written = series.log_by_prompt(amount)
-    taken = {name: exp(float(np.mean(found))) for name, found in logs.items() if name in written}
-    return ordering.Loop(taken, written, concurrency, pace)
+    taken = {name: value for name, value in seconds.items() if name in written}
+    return ordering.Loop(taken, written, series.cell.concurrency, pace)

@@ -2,10 +2,14 @@
 
 Warm-ups and failed requests are records too; `requests` keeps the measured ones that ended as asked, `failures` those
 that did not. What only filled a mixed batch is in `all_requests` beside the measured ones.
+
+A frame keeps what there is one of per request. What there is one of per chunk, token or step (`lists`), and the texts,
+are read again where they are asked for: a study has a hundred times as many of them, and need not fit in memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,13 +21,18 @@ from numpy.typing import NDArray
 
 from specprof.analyse.acceptance import engine_steps
 from specprof.analyse.stats import Array
-from specprof.columns import CellData
+from specprof.columns import CellData, ragged
+from specprof.ragged import Ragged
 from specprof.records import Cell, Phase
+from specprof.study.loops import Repetition, repetition
 
 NS = 1e9
 
-_PLAIN = ["prompt_id", "stream", "text", "prompt_tokens", "cached_tokens", "finish_reason"]
+Mask = NDArray[np.bool_]
+
+_PLAIN = ["prompt_id", "stream", "prompt_tokens", "cached_tokens", "finish_reason"]
 _SERVER = ["queue_s", "time_to_first_token_s", "generation_s", "num_steps", "num_drafted", "num_accepted"]
+_READ = ["scheduled_ns", "sent_ns", "done_ns", "chunk_ns", "chunk_tokens", "token_ids", "text"]
 
 
 @dataclass(frozen=True)
@@ -37,42 +46,28 @@ class CellFrame:
         """What was measured."""
         return self.data.cell
 
-    @cached_property
-    def _measured(self) -> pa.Table:
-        table = self.data.requests
-        return table.filter(pc.equal(table["phase"], Phase.MEASURED.value))
-
-    @cached_property
-    def table(self) -> pa.Table:
-        """The Arrow rows behind `requests`, same order, list columns included."""
-        return self._measured.filter(_ended_well(self._measured))
-
-    @cached_property
-    def _after_warmup(self) -> pa.Table:
-        """Everything between the two readings of the counters: measured, and what kept a mixed batch full."""
-        table = self.data.requests
-        return table.filter(pc.not_equal(table["phase"], Phase.WARMUP.value))
+    @property
+    def empty(self) -> bool:
+        """Whether no measured request ended as asked."""
+        return not self._shown.any()
 
     @cached_property
     def failures(self) -> pd.DataFrame:
         """Requests after the warm-up that failed: prompt_id, error."""
-        failed = self._after_warmup.filter(pc.invert(_ended_well(self._after_warmup)))
-        frame: pd.DataFrame = failed.select(["prompt_id", "error"]).to_pandas()
+        failed = self._read(["prompt_id", "error"], self._fates.after_warmup & ~self._fates.ended_well)
+        frame: pd.DataFrame = failed.to_pandas()
         return frame.fillna({"error": "no token arrived"})
 
     @cached_property
     def requests(self) -> pd.DataFrame:
         """One row per measured request that ended as asked."""
-        return self._derived(self.table)
+        return self._derived(self._shown)
 
     @cached_property
     def all_requests(self) -> pd.DataFrame:
         """The same with those that kept a mixed batch full: everything the engine's own counters saw."""
-        table = self._after_warmup.filter(_ended_well(self._after_warmup))
-        return self.requests if table.num_rows == self.table.num_rows else self._derived(table)
-
-    def _derived(self, table: pa.Table) -> pd.DataFrame:
-        return _derived(table, speculates=bool(self.cell.speculative_config))
+        rows = self._fates.after_warmup & self._fates.ended_well
+        return self.requests if rows.sum() == self._shown.sum() else self._derived(rows)
 
     @cached_property
     def tpot_s(self) -> float:
@@ -83,9 +78,10 @@ class CellFrame:
     @cached_property
     def wall_s(self) -> float:
         """Last `done` - first `sent` of the measured window, failed requests included."""
-        if self._measured.num_rows == 0:
+        if not self._fates.measured.any():
             return float("nan")
-        return float((_column(self._measured, "done_ns").max() - _column(self._measured, "sent_ns").min()) / NS)
+        times = self._read(["sent_ns", "done_ns"], self._fates.measured)
+        return float((_column(times, "done_ns").max() - _column(times, "sent_ns").min()) / NS)
 
     @cached_property
     def throughput(self) -> float:
@@ -93,25 +89,64 @@ class CellFrame:
         tokens = float(self.requests["output_tokens"].sum())
         return tokens / self.wall_s if tokens and self.wall_s > 0 else float("nan")
 
-    @cached_property
+    @property
     def gaps(self) -> Array:
         """Seconds between neighbouring chunks of one request, all requests together: per-step ITL."""
-        times = self.table["chunk_ns"].combine_chunks()
-        if len(times) == 0:
-            return np.empty(0)
-        flat = times.flatten().to_numpy(zero_copy_only=False)
-        starts = np.cumsum(_lengths(self.table["chunk_ns"]))[:-1].astype(int)
-        gaps = np.diff(flat) / NS
-        return np.asarray(np.delete(gaps, starts - 1), dtype=float)
+        arrived = self.lists("chunk_ns")
+        return np.asarray(np.diff(arrived.values)[arrived.has_next] / NS, dtype=float)
 
     @cached_property
     def names_tokens(self) -> bool:
         """Whether the server streamed the ids of the tokens it wrote, so that a chunk is known by its tokens."""
-        return any(len(ids) for ids in self.lists("token_ids"))
+        return bool(len(self.lists("token_ids").values))
 
-    def lists(self, column: str) -> list[NDArray[np.int64]]:
-        """A list column as one numpy array per request (missing lists are empty)."""
-        return [np.asarray(row if row is not None else [], dtype=np.int64) for row in self.table[column].to_pylist()]
+    @cached_property
+    def repetition(self) -> Repetition:
+        """How much each of the texts repeats itself. Same order as `requests`, tokens as in `lists("token_ids")`."""
+        return repetition(self.lists("token_ids"))
+
+    def lists(self, column: str) -> Ragged:
+        """A list column: one list per row of `requests` (missing lists are empty)."""
+        return ragged(self._read([column], self._shown)[column])
+
+    def texts(self) -> pa.ChunkedArray:
+        """What each of `requests` wrote."""
+        return self._read(["text"], self._shown)["text"]
+
+    @cached_property
+    def _fates(self) -> _Fates:
+        return _Fates.of(self.data.requests.select(["phase", "error", "chunk_tokens"]))
+
+    @property
+    def _shown(self) -> Mask:
+        return self._fates.measured & self._fates.ended_well
+
+    def _read(self, columns: Sequence[str], rows: Mask) -> pa.Table:
+        """Some rows of the cell: a slice where they are neighbours, as they are but for failures."""
+        table = self.data.requests.select(columns)
+        places = np.flatnonzero(rows)
+        if len(places) and places[-1] - places[0] + 1 == len(places):
+            return table.slice(int(places[0]), len(places))
+        return table.filter(pa.array(rows))
+
+    def _derived(self, rows: Mask) -> pd.DataFrame:
+        return _derived(self._read([*_PLAIN, *_SERVER, *_READ], rows), speculates=bool(self.cell.speculative_config))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fates:
+    """What each request of a cell was sent for, and whether it ended as asked. Shapes: (rows of the cell,)."""
+
+    measured: Mask
+    after_warmup: Mask  # between the two readings of the counters: measured, and what kept a mixed batch full
+    ended_well: Mask
+
+    @classmethod
+    def of(cls, table: pa.Table) -> _Fates:
+        phase, num_chunks = table["phase"], ragged(table["chunk_tokens"]).lengths
+        ended_well = table["error"].is_null().to_numpy() & (num_chunks > 0)
+        measured, warmup = (pc.equal(phase, of.value).to_numpy() for of in (Phase.MEASURED, Phase.WARMUP))
+        return cls(measured, ~warmup, ended_well)
 
 
 def _derived(table: pa.Table, *, speculates: bool) -> pd.DataFrame:
@@ -121,11 +156,12 @@ def _derived(table: pa.Table, *, speculates: bool) -> pd.DataFrame:
     """
     frame: pd.DataFrame = table.select(_PLAIN + _SERVER).to_pandas()
     scheduled, sent, done = (_column(table, name) / NS for name in ("scheduled_ns", "sent_ns", "done_ns"))
-    first, last = _edges(table["chunk_ns"])
-    first_tokens, _ = _edges(table["chunk_tokens"])
+    arrived, written = ragged(table["chunk_ns"]), ragged(table["chunk_tokens"])
+    first, last = (edge.astype(float) for edge in arrived.edges())
+    first_tokens = written.edges()[0].astype(float)
     frame["sent"], frame["first"], frame["last"], frame["done"] = sent, first / NS, last / NS, done
-    frame["output_tokens"] = _sums(table["chunk_tokens"])
-    frame["num_chunks"] = _lengths(table["chunk_ns"])
+    frame["output_tokens"] = written.sums().astype(float)
+    frame["num_chunks"] = arrived.lengths.astype(float)
     frame["chars"] = pc.utf8_length(table["text"]).to_numpy(zero_copy_only=False).astype(float)
     frame["client_queue"] = sent - scheduled
     frame["ttft"] = frame["first"] - sent
@@ -139,42 +175,12 @@ def _derived(table: pa.Table, *, speculates: bool) -> pd.DataFrame:
     tokens, chunks = (frame[name].to_numpy(dtype=float) for name in ("output_tokens", "num_chunks"))
     if not speculates:
         accepted = np.nan_to_num(accepted)  # a step without a draft accepts nothing
-    chunks = np.where(_lengths(table["token_ids"]) > 0, chunks, 0.0)  # of others nobody knows which steps they are
+    named = ragged(table["token_ids"]).lengths > 0
+    chunks = np.where(named, chunks, 0.0)  # of others nobody knows which steps they are
     accepted = np.where(np.isnan(accepted) & (chunks > 0), tokens - chunks, accepted)
     frame["engine_steps"] = engine_steps(tokens, accepted, chunks)
     return frame
 
 
-def _ended_well(table: pa.Table) -> pa.Array:
-    return pc.and_(pc.is_null(table["error"]), _has_tokens(table))
-
-
-def _has_tokens(table: pa.Table) -> pa.Array:
-    return pc.greater(pc.fill_null(pc.list_value_length(table["chunk_tokens"]), 0), 0)
-
-
 def _column(table: pa.Table, name: str) -> Array:
     return np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=float)
-
-
-def _lengths(column: pa.ChunkedArray) -> Array:
-    return np.asarray(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), dtype=float)
-
-
-def _sums(column: pa.ChunkedArray) -> Array:
-    """The sum of each list."""
-    flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    up_to = np.concatenate([[0.0], np.cumsum(flat, dtype=float)])
-    ends = np.cumsum(_lengths(column)).astype(int)
-    return np.diff(up_to[np.concatenate([[0], ends])])
-
-
-def _edges(column: pa.ChunkedArray) -> tuple[Array, Array]:
-    """First and last entry of each list; the lists are not empty."""
-    lists = column.combine_chunks()
-    if len(lists) == 0:
-        return np.empty(0), np.empty(0)
-    flat = lists.flatten().to_numpy(zero_copy_only=False).astype(float)
-    ends = np.cumsum(_lengths(column)).astype(int)
-    starts = np.concatenate([[0], ends[:-1]])
-    return flat[starts], flat[ends - 1]

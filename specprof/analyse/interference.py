@@ -28,6 +28,7 @@ from specprof.analyse.gates.found import caution, invalid
 from specprof.analyse.results import Figure, GateFinding, Severity
 from specprof.analyse.stats import Array
 from specprof.analyse.thresholds import ADMISSION_STEPS
+from specprof.columns import REQUEST_SCHEMA
 from specprof.records import Cell, Interference, Role, arm_in_words, draft_length
 
 TIMELINES = 16  # decoders whose chunks are kept for the picture
@@ -129,8 +130,15 @@ _QUANTITIES: Mapping[str, _Quantity] = {
 }
 
 
-def interference(evidence: Evidence, limits: Mapping[int, gates.Limits] | None = None) -> list[InterferenceFigures]:
-    """Every interference cell of a study: arm off first, whole before chunked. `limits`: by launch number."""
+def interference(
+    evidence: Evidence,
+    limits: Mapping[int, gates.Limits] | None = None,
+    of_launch: Sequence[Mapping[int, GateFinding]] = (),
+) -> list[InterferenceFigures]:
+    """Every interference cell of a study: arm off first, whole before chunked.
+
+    By launch number, `limits`: of client and machine; `of_launch`: what is true of every cell of a launch, as drift.
+    """
     frames: dict[_Place, list[CellFrame]] = defaultdict(list)
     for frame in evidence.frames:
         if frame.cell.role is Role.INTERFERENCE and frame.cell.interference is not None:
@@ -138,7 +146,7 @@ def interference(evidence: Evidence, limits: Mapping[int, gates.Limits] | None =
     found = {place: _encounters(of) for place, of in frames.items()}
     ordered = sorted(frames, key=lambda place: _rank(place, evidence.off_arm))
     told = _Told(found, {place: of[0].cell for place, of in frames.items()}, evidence.off_arm)
-    return [told.figures(place, _findings(frames[place], found[place], limits or {})) for place in ordered]
+    return [told.figures(place, _findings(frames[place], found[place], limits or {}, of_launch)) for place in ordered]
 
 
 class _Told:
@@ -283,14 +291,19 @@ def _ratios(mine: _Found, others: _Found) -> InterferenceRatios | None:
 
 
 def _findings(
-    frames: Sequence[CellFrame], found: _Found, limits: Mapping[int, gates.Limits]
+    frames: Sequence[CellFrame],
+    found: _Found,
+    limits: Mapping[int, gates.Limits],
+    of_launch: Sequence[Mapping[int, GateFinding]],
 ) -> tuple[GateFinding, ...]:
     """The gates of all blocks, each once."""
     told: dict[tuple[int, str], GateFinding] = {}
     for frame in frames:
         at_most = limits.get(frame.data.launch, gates.UNLIMITED)
         met = found.get(frame.cell.block)
-        for gate in (*gates.interference_gates(frame, _only_decoders(frame), at_most), *_of_encounter(frame, met)):
+        launched = (by_launch[frame.data.launch] for by_launch in of_launch if frame.data.launch in by_launch)
+        own = (*gates.interference_gates(frame, _only_decoders(frame), at_most), *_of_encounter(frame, met))
+        for gate in (*own, *launched):
             told.setdefault((gate.gate, gate.name), gate)
     return tuple(told.values())
 
@@ -298,7 +311,7 @@ def _findings(
 def _only_decoders(frame: CellFrame) -> CellFrame:
     """The cell without its newcomer, whose length is another."""
     newcomer_id = _newcomer_id(frame.cell)
-    table = frame.data.requests
+    table = frame.data.requests.select(REQUEST_SCHEMA.names)
     return CellFrame(replace(frame.data, requests=table.filter(pc.not_equal(table["prompt_id"], newcomer_id))))
 
 

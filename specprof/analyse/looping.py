@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from specprof.analyse import stats
 from specprof.analyse.evidence import NOTHING, Evidence, Key, Series
+from specprof.analyse.frames import CellFrame, Mask
+from specprof.analyse.prompts import Prompts
 from specprof.analyse.results import Figure, Loops
+from specprof.ragged import Indices
 from specprof.records import Role, Stop
-from specprof.study.loops import looping_tokens
 
 
 def own_ends(evidence: Evidence, key: Key) -> dict[str, int]:
@@ -31,65 +34,90 @@ def loop_evidence(series: Series, ends: Mapping[str, int]) -> Loops | None:
     """Tokens per step with, and without, looping windows and what lies beyond a text's own end.
 
     Steps are the chunks that arrived: one per engine step, unless the server merged some. The first is left out: it
-    comes from the prompt, never carries a draft, and would weigh more in the shorter texts that remain.
+    comes from the prompt, never carries a draft, and would weigh more in the shorter texts that remain. None where the
+    server does not say which tokens it wrote.
     """
-    all_tokens: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    kept_tokens: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    own_tokens: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    looping: dict[str, bool] = {}
-    total = flagged_total = num_flagged = ended = 0
-    forced = series.cell.stop is Stop.FORCED
-    for frame in series.frames:
-        names = frame.requests["prompt_id"]
-        for name, ids, chunks in zip(names, frame.lists("token_ids"), frame.lists("chunk_tokens"), strict=True):
-            if not len(ids):
-                continue  # the server does not say which tokens it wrote
-            flags = looping_tokens(ids)
-            looping[name] = looping.get(name, False) or bool(flags.any())
-            num_flagged += bool(flags.any())
-            total, flagged_total = total + len(ids), flagged_total + int(flags.sum())
-            later, last_of_chunk = chunks[1:], (np.cumsum(chunks) - 1)[1:]
-            _add(all_tokens[name], later, last_of_chunk >= 0)
-            _add(kept_tokens[name], later, ~flags[last_of_chunk])
-            end = ends.get(name, len(ids)) if forced else len(ids)
-            ended += end < len(ids)
-            _add(own_tokens[name], later, last_of_chunk < end)
+    cut = ends if series.cell.stop is Stop.FORCED else {}
+    texts = [_Texts.of(frame, cut) for frame in series.frames]
+    lengths, flagged = (np.concatenate([getattr(one, name) for one in texts]) for name in ("lengths", "flagged"))
+    total = int(lengths.sum())
     if not total:
         return None
-    calm = [name for name, loops in looping.items() if not loops]
-    anything = flagged_total > 0
+    prompts = Prompts.of(np.concatenate([one.prompt_ids for one in texts]))
+    loops = prompts.sums(flagged > 0) > 0
+    anything = bool(flagged.any())
+    ended = any(one.num_ended for one in texts)
+
+    def tokens_per_step(kept: str) -> Figure:
+        parts = np.concatenate([getattr(one, kept) for one in texts])
+        return stats.ratio(prompts.sums(parts[:, 0]), prompts.sums(parts[:, 1]))
+
+    calm = pd.Index(series.prompts.names).isin(prompts.names[~loops])
     return Loops(
-        num_requests_flagged=num_flagged,
-        share_of_tokens_flagged=flagged_total / total,
-        prompt_ids=tuple(name for name, loops in looping.items() if loops),
-        tokens_per_engine_step_unflagged=_tokens_per_step(kept_tokens) if anything else NOTHING,
-        tokens_per_engine_step_before_eos=_tokens_per_step(own_tokens) if ended else NOTHING,
-        acceptance_length_unflagged=_calm_ratio(series, calm, "num_accepted", "num_steps", 1.0)
-        if anything
-        else NOTHING,
+        num_requests_flagged=int(np.count_nonzero(flagged)),
+        share_of_tokens_flagged=int(flagged.sum()) / total,
+        prompt_ids=tuple(prompts.names[loops]),
+        tokens_per_engine_step_unflagged=tokens_per_step("unflagged") if anything else NOTHING,
+        tokens_per_engine_step_before_eos=tokens_per_step("before_eos") if ended else NOTHING,
+        acceptance_length_unflagged=_calm_acceptance(series, calm) if anything else NOTHING,
         decode_speed_unflagged_tok_s=_calm_speed(series, calm) if anything else NOTHING,
-        tokens_per_engine_step_all=_tokens_per_step(all_tokens),
+        tokens_per_engine_step_all=tokens_per_step("all"),
     )
 
 
-def _add(sums: list[int], chunks: NDArray[np.int64], keep: NDArray[np.bool_]) -> None:
-    sums[0] += int(chunks[keep].sum())
-    sums[1] += int(np.count_nonzero(keep))
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The texts of a cell whose tokens are known: tokens, looping tokens, and (tokens, steps) of what is kept of them.
+
+    Shapes: (texts,), and (texts, 2) for `all`, `unflagged` and `before_eos`.
+    """
+
+    prompt_ids: NDArray[np.object_]
+    lengths: Indices
+    flagged: Indices
+    all: Indices
+    unflagged: Indices
+    before_eos: Indices
+    num_ended: int  # texts that went on beyond their own end
+
+    @classmethod
+    def of(cls, frame: CellFrame, ends: Mapping[str, int]) -> _Texts:
+        """`ends`: where each prompt's text would have ended, by prompt id."""
+        ids, chunks, looping = frame.lists("token_ids"), frame.lists("chunk_tokens"), frame.repetition.looping
+        named = ids.lengths > 0
+        prompt_ids = frame.requests["prompt_id"].to_numpy(dtype=object)[named]
+        lengths, owner = ids.lengths, chunks.owner
+        later = np.concatenate([[False], chunks.has_next]) if len(owner) else np.empty(0, dtype=bool)
+        later &= named[owner]
+        up_to = np.cumsum(chunks.values, dtype=np.int64)
+        before = np.concatenate([[0], up_to])[chunks.offsets[:-1]]
+        last = up_to[later] - before[owner[later]] - 1  # of each chunk but the first: the place of its last token
+        tokens, owner = chunks.values[later], owner[later]
+
+        def kept(which: Mask) -> Indices:
+            sums = (np.bincount(owner[which], weights, len(ids)) for weights in (tokens[which], None))
+            return np.column_stack(list(sums)).astype(np.int64)[named]
+
+        own_end = lengths.copy()
+        if ends:
+            own_end[named] = [ends.get(name, end) for name, end in zip(prompt_ids, lengths[named], strict=True)]
+        return cls(
+            prompt_ids=prompt_ids,
+            lengths=lengths[named],
+            flagged=frame.repetition.num_looping[named],
+            all=kept(last >= 0),
+            unflagged=kept(~looping[ids.offsets[owner] + last]),
+            before_eos=kept(last < own_end[owner]),
+            num_ended=int((own_end < lengths).sum()),
+        )
 
 
-def _tokens_per_step(sums: Mapping[str, list[int]]) -> Figure:
-    tokens, steps = np.array(list(sums.values()), dtype=float).T
-    return stats.ratio(tokens, steps)
+def _calm_acceptance(series: Series, calm: Mask) -> Figure:
+    """Acceptance length over some of the prompts. `calm`: shape (prompts of the series,)."""
+    accepted, steps = series.clusters("num_accepted", "num_steps")
+    return stats.ratio(accepted[calm], steps[calm], offset=1.0)
 
 
-def _calm_ratio(series: Series, calm: Sequence[str], over: str, under: str, offset: float) -> Figure:
-    top, bottom = series.by_prompt(over), series.by_prompt(under)
-    return stats.ratio(np.array([top[n] for n in calm]), np.array([bottom[n] for n in calm]), offset=offset)
-
-
-def _calm_speed(series: Series, calm: Sequence[str]) -> Figure:
-    speeds = [
-        frame.requests.loc[frame.requests["prompt_id"].isin(calm), "decode_speed"].dropna().to_numpy(dtype=np.float64)
-        for frame in series.frames
-    ]
-    return stats.median(np.concatenate(speeds))
+def _calm_speed(series: Series, calm: Mask) -> Figure:
+    speeds = series.column("decode_speed")[calm[series.prompts.codes]]
+    return stats.median(speeds[~np.isnan(speeds)])

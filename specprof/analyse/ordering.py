@@ -8,8 +8,8 @@ what the order did shows by itself between blocks, which draw new ones, and is w
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from specprof.analyse.stats import Array, variance_of_mean
 ORDERS = 200
 MANY_WAVES = 50  # beyond this many prompts a stream, the tail no longer matters and the sum of latencies is the wall
 MANY_PROMPTS = 200  # beyond this many, leaving one out moves only the mean
+AT_A_TIME = 20  # prompts replaced in one go: more would not fit a core's cache
 
 Orders = NDArray[np.intp]
 
@@ -35,10 +36,28 @@ class Loop:
     log_tokens: Mapping[str, float]
     concurrency: int
     pace: Array | None = None
+    _replaced: dict[tuple[str, ...], Array] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def only(self, names: Container[str]) -> Loop:
         """The same loop over some of its prompts."""
         return replace(self, seconds={name: value for name, value in self.seconds.items() if name in names})
+
+    def log_throughputs(self, names: Sequence[str], orders: Orders) -> Array:
+        """ln X of the loop over these prompts in each order. Shape (len(orders),)."""
+        seconds, log_tokens = (np.array([of[name] for name in names]) for of in (self.seconds, self.log_tokens))
+        tokens = np.exp(log_tokens)[orders].sum(axis=1)
+        return np.asarray(np.log(tokens) - np.log(walls(seconds, self.concurrency, orders, self.pace)))
+
+    def replaced(self, names: tuple[str, ...]) -> Array:
+        """ln X with each of these prompts in turn replaced by another of them, in many orders. Shape (names, ORDERS).
+
+        A study asks this of a loop once for every ratio that it is part of; it is answered once.
+        """
+        if names not in self._replaced:
+            self._replaced[names] = np.concatenate(
+                [self.log_throughputs(names, orders).reshape(-1, ORDERS) for orders in _with_one_replaced(len(names))]
+            )
+        return self._replaced[names]
 
 
 def random_orders(count: int, seed: int = 0) -> Orders:
@@ -55,10 +74,13 @@ def walls(seconds: Array, concurrency: int, orders: Orders, pace: Array | None =
     taken = seconds[orders]
     if concurrency == 1 or taken.shape[1] > MANY_WAVES * concurrency:
         return np.asarray(taken.sum(axis=1) / concurrency)
-    rows = np.arange(len(taken))
     free_at = np.zeros((len(taken), concurrency))
-    for column in taken.T:
-        free_at[rows, free_at.argmin(axis=1)] += column
+    begun = min(taken.shape[1], concurrency)
+    free_at[:, :begun] = taken[:, :begun]
+    streams = free_at.ravel()
+    first = np.arange(len(taken)) * concurrency
+    for column in taken[:, begun:].T:
+        streams[first + free_at.argmin(axis=1)] += column
     ends = np.sort(free_at, axis=1)
     if pace is None:
         return np.asarray(ends[:, -1])
@@ -73,18 +95,25 @@ def prompt_variance(terms: Sequence[tuple[Loop, int]]) -> tuple[float, int]:
     if n < 2:
         return 0.0, 0
     if n > MANY_PROMPTS or all(loop.concurrency == 1 for loop, _ in terms):
-        rates = [sum(w * (loop.log_tokens[p] - np.log(loop.seconds[p])) for loop, w in terms) for p in names]
-        return variance_of_mean(np.array(rates))
-    orders = random_orders(n)
-    rng = np.random.default_rng(1)
-    others = rng.integers(1, n, len(orders))  # how far along the list the prompt lies that takes another's place
-    replaced = np.stack(
-        [
-            _log_throughputs(terms, names, np.where(orders == one, (one + others[:, None]) % n, orders))
-            for one in range(n)
-        ]
-    )
+        rates = np.zeros(n)
+        for loop, weight in terms:
+            tokens, seconds = (np.array([of[name] for name in names]) for of in (loop.log_tokens, loop.seconds))
+            rates += weight * (tokens - np.log(seconds))
+        return variance_of_mean(rates)
+    replaced = np.zeros((n, ORDERS))
+    for loop, weight in terms:
+        replaced += weight * loop.replaced(names)
     return _between_rows(replaced) * (n - 1), n - 1
+
+
+def _with_one_replaced(count: int) -> Iterator[Orders]:
+    """Random orders of `count` prompts, and for each prompt the same ones with another in its place; some at a time."""
+    orders = random_orders(count)
+    rng = np.random.default_rng(1)
+    others = rng.integers(1, count, len(orders))[:, None]  # how far along the list the prompt lies that takes its place
+    for some in np.array_split(np.arange(count), -(-count // AT_A_TIME)):
+        one = some[:, None, None]
+        yield np.where(orders == one, (one + others) % count, orders).reshape(-1, count)
 
 
 def _between_rows(table: Array) -> float:
@@ -98,19 +127,15 @@ def _between_rows(table: Array) -> float:
 def order_variance(terms: Sequence[tuple[Loop, int]]) -> float:
     """Variance that another order of the same prompts would bring to a weighted sum of ln X."""
     names = _shared(terms)
-    return float(np.var(_log_throughputs(terms, names, random_orders(len(names))))) if len(names) > 1 else 0.0
-
-
-def _log_throughputs(terms: Sequence[tuple[Loop, int]], names: Sequence[str], orders: Orders) -> Array:
-    """The weighted sum of ln X in each order; the same order in every loop, as in a block."""
+    if len(names) < 2:
+        return 0.0
+    orders = random_orders(len(names))  # the same in every loop, as in a block
     total = np.zeros(len(orders))
     for loop, weight in terms:
-        seconds = np.array([loop.seconds[name] for name in names])
-        tokens = np.exp([loop.log_tokens[name] for name in names])[orders].sum(axis=1)
-        total += weight * (np.log(tokens) - np.log(walls(seconds, loop.concurrency, orders, loop.pace)))
-    return total
+        total += weight * loop.log_throughputs(names, orders)
+    return float(np.var(total))
 
 
-def _shared(terms: Sequence[tuple[Loop, int]]) -> list[str]:
+def _shared(terms: Sequence[tuple[Loop, int]]) -> tuple[str, ...]:
     """The prompts that every loop has."""
-    return sorted(name for name in terms[0][0].seconds if all(name in loop.seconds for loop, _ in terms))
+    return tuple(sorted(name for name in terms[0][0].seconds if all(name in loop.seconds for loop, _ in terms)))

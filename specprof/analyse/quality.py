@@ -23,6 +23,7 @@ from specprof.analyse.evidence import Evidence, key_of
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import CellFigures, Figure, GateFinding
 from specprof.analyse.stats import Array
+from specprof.columns import ragged
 from specprof.records import Phase, Role, TextMarks
 from specprof.study.config import Study
 from specprof.study.quality import can_judge, cannot_judge, checks_of
@@ -120,7 +121,7 @@ def _fates(frame: CellFrame, marks: TextMarks) -> Iterator[tuple[str, str, int]]
     """Prompt, fate and output tokens of each measured request. Rows of the marks are those of the cell."""
     rows = frame.data.requests
     columns = rows.select(["prompt_id", "phase", "error"]).to_pydict()
-    lengths = [sum(chunks or ()) for chunks in rows["chunk_tokens"].to_pylist()]
+    lengths = ragged(rows.select(["chunk_tokens"])["chunk_tokens"]).sums().tolist()
     for name, phase, error, length, good in zip(*columns.values(), lengths, marks.good, strict=True):
         if phase != Phase.MEASURED.value:
             continue

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import Sample
 from specprof.records import Role
-from specprof.study.loops import distinct_share, looping_tokens
 
 MAX_CHARS = 1200
 
@@ -23,15 +24,23 @@ def samples(evidence: Evidence) -> tuple[Sample, ...]:
 
 
 def _of_tag(frames: list[CellFrame]) -> Iterator[Sample]:
-    written = [
-        (distinct_share(ids), bool(looping_tokens(ids).any()), frame, name, text)
-        for frame in frames
-        for name, text, ids in zip(
-            frame.requests["prompt_id"], frame.requests["text"], frame.lists("token_ids"), strict=True
-        )
-    ]
-    for flagged, best in ((True, min), (False, max)):
-        candidates = [item for item in written if item[1] is flagged]
-        if candidates:
-            _, _, frame, name, text = best(candidates, key=lambda item: item[0])
-            yield Sample(frame.cell.tag, str(name), frame.cell.arm, str(text)[:MAX_CHARS], flagged)
+    for flagged in (True, False):
+        found = [best for frame in frames if (best := _best(frame, flagged)) is not None]
+        if found:
+            _, frame, row = (min if flagged else max)(found, key=lambda best: best[0])
+            yield _sample(frame, row, flagged)
+
+
+def _best(frame: CellFrame, flagged: bool) -> tuple[float, CellFrame, int] | None:
+    """Of a cell's texts that loop the one that repeats itself most, of the others the one that does so least."""
+    share = frame.repetition.distinct_share
+    rows = np.flatnonzero((frame.repetition.num_looping > 0) == flagged)
+    if not len(rows):
+        return None
+    row = int(rows[share[rows].argmin() if flagged else share[rows].argmax()])
+    return float(share[row]), frame, row
+
+
+def _sample(frame: CellFrame, row: int, flagged: bool) -> Sample:
+    name, text = frame.requests["prompt_id"].iloc[row], frame.texts()[row].as_py()
+    return Sample(frame.cell.tag, str(name), frame.cell.arm, str(text)[:MAX_CHARS], flagged)

@@ -10,6 +10,7 @@ from specprof.analyse.results import CellFigures, Figure, GainFigures
 
 
 def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFigures]) -> GainFigures | None:
+    """The gains of one cell with speculation; None where its study has no such cell without. `shown`: all figures."""
     tag, protocol, arm, concurrency = key_of(on)
     if evidence.off_arm is None:
         return None

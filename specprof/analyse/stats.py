@@ -77,9 +77,14 @@ def median(values: Array) -> Figure:
 
 def percentile(values: Array, share: float) -> Figure:
     """A quantile with the distribution-free interval of its order statistics; None where n cannot bound it."""
-    if len(values) == 0:
+    return percentile_of_sorted(np.sort(values), share)
+
+
+def percentile_of_sorted(ordered: Array, share: float) -> Figure:
+    """The same of values in rising order."""
+    n = len(ordered)
+    if n == 0:
         return Figure(None)
-    ordered, n = np.sort(values), len(values)
     low = int(distributions.binom.ppf((1 - CONFIDENCE) / 2, n, share))
     high = int(distributions.binom.ppf(1 - (1 - CONFIDENCE) / 2, n, share)) + 1
     value = float(np.quantile(ordered, share))

@@ -8,6 +8,7 @@ beginning, (2) no trend is left, and (3) the last two thirds agree within 2%. Ea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import log
 
 import numpy as np
@@ -63,6 +64,28 @@ def _thirds_agree(logs: Array, significance: float) -> bool:
     return bool(distributions.ttest_ind(middle, last, equal_var=False).pvalue >= significance)
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The gaps between neighbouring chunks of one request, request by request: each began and ended (seconds) while so
+    many streams wrote. Shapes: (gaps,).
+    """
+
+    starts: Array
+    ends: Array
+    writing: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, frame: CellFrame) -> Steps:
+        """Those of a cell."""
+        arrived = frame.lists("chunk_ns")
+        times, inside = arrived.values / NS, arrived.has_next
+        starts, ends = times[:-1][inside], times[1:][inside]
+        first = np.sort(frame.requests["first"].to_numpy(dtype=np.float64))
+        last = np.sort(frame.requests["last"].to_numpy(dtype=np.float64))
+        writing = np.searchsorted(first, starts, side="right") - np.searchsorted(last, ends, side="left")
+        return cls(starts, ends, writing)
+
+
 def full_load_steps(frame: CellFrame) -> Array:
     """Seconds between neighbouring chunks, in time order, while every stream of the cell wrote.
 
@@ -70,25 +93,23 @@ def full_load_steps(frame: CellFrame) -> Array:
     to queue, "every" is the most that ever wrote at once. A stream sees a batch's step once each, so a step is there as
     often as there were streams.
     """
-    starts, ends = _gaps(frame)
-    if not len(starts):
+    gaps = Steps.of(frame)
+    if not len(gaps.starts):
         return np.empty(0)
-    writing = _writing(frame, starts, ends)
-    full = writing == writing.max()
-    order = np.argsort(starts[full], kind="stable")
-    steps: Array = (ends - starts)[full][order]
+    full = gaps.writing == gaps.writing.max()
+    order = np.argsort(gaps.starts[full], kind="stable")
+    steps: Array = (gaps.ends - gaps.starts)[full][order]
     return steps[steps > 0]
 
 
-def step_time_by_load(frames: Sequence[CellFrame], concurrency: int) -> Array:
+def step_time_by_load(cells: Sequence[Steps], concurrency: int) -> Array:
     """Step time with m streams writing, relative to all of them, for m = 1 … N: a line through the cells' own steps.
 
     Never rising as streams leave; flat where the cells never ran with fewer. Shape (concurrency,).
     """
     flat = np.ones(concurrency)
-    gaps = [_gaps(frame) for frame in frames]
-    writing = np.concatenate([_writing(frame, *pair) for frame, pair in zip(frames, gaps, strict=True)])
-    steps = np.concatenate([ends - starts for starts, ends in gaps])
+    writing = np.concatenate([gaps.writing for gaps in cells])
+    steps = np.concatenate([gaps.ends - gaps.starts for gaps in cells])
     if len(steps) < MIN_PIECES or np.ptp(writing) == 0:
         return flat
     slope, intercept = np.polyfit(writing, steps, 1)
@@ -100,24 +121,16 @@ def step_time_by_load(frames: Sequence[CellFrame], concurrency: int) -> Array:
     return line
 
 
-def full_load_seconds(frame: CellFrame, pace: Array) -> Array:
+def full_load_seconds(frame: CellFrame, steps: Steps, pace: Array) -> Array:
     """How long each request would have taken had every stream gone on writing. Same order as `frame.requests`.
 
     `pace`: `step_time_by_load`. Each of a request's steps is stretched by how many streams had left.
     """
-    starts, ends = _gaps(frame)
-    writing = np.clip(_writing(frame, starts, ends), 1, len(pace))
-    stretched = (ends - starts) * (1 / pace[writing - 1] - 1)
+    writing = np.clip(steps.writing, 1, len(pace))
+    stretched = (steps.ends - steps.starts) * (1 / pace[writing - 1] - 1)
     owner = np.repeat(np.arange(len(frame.requests)), frame.requests["num_chunks"].astype(int) - 1)
     added = np.bincount(owner, weights=stretched, minlength=len(frame.requests))
     return np.asarray(frame.requests["e2el"].to_numpy(dtype=np.float64) + added)
-
-
-def _writing(frame: CellFrame, starts: Array, ends: Array) -> NDArray[np.int64]:
-    """How many streams wrote during each gap."""
-    first = np.sort(frame.requests["first"].to_numpy(dtype=np.float64))
-    last = np.sort(frame.requests["last"].to_numpy(dtype=np.float64))
-    return np.searchsorted(first, starts, side="right") - np.searchsorted(last, ends, side="left")
 
 
 def step_means(frame: CellFrame) -> Array:
@@ -144,13 +157,3 @@ def ratio_interval(steps: Array, others: Array, confidence: float) -> tuple[floa
     middle = log(float(steps.mean() / others.mean()))
     reach = t_quantile(min(len(steps), len(others)) - 1, confidence) * sum(variances) ** 0.5
     return float(np.exp(middle - reach)), float(np.exp(middle + reach))
-
-
-def _gaps(frame: CellFrame) -> tuple[Array, Array]:
-    """When each gap between two chunks of one request began and ended, seconds."""
-    lists = frame.table["chunk_ns"].combine_chunks()
-    if not len(lists):
-        return np.empty(0), np.empty(0)
-    times: Array = lists.flatten().to_numpy(zero_copy_only=False) / NS
-    heads: NDArray[np.int64] = np.cumsum([len(row) for row in lists])[:-1]
-    return np.delete(times[:-1], heads - 1), np.delete(times[1:], heads - 1)

@@ -15,6 +15,7 @@ from specprof.analyse.attached import attached_notes
 from specprof.analyse.cell import cell_figures
 from specprof.analyse.content import content_effects, identity, two_cuts
 from specprof.analyse.evidence import Evidence, Key, Series, key_of
+from specprof.analyse.explained import unneeded, with_explanations
 from specprof.analyse.interference import interference
 from specprof.analyse.looping import loop_evidence, own_ends
 from specprof.analyse.mixed import mixed_effects
@@ -31,6 +32,7 @@ from specprof.analyse.results import (
 from specprof.analyse.service import NOTHING_ASKED, Asked, service_figures
 from specprof.analyse.split import split_gains
 from specprof.records import Role
+from specprof.store.explained import Explanation
 
 LaunchFindings = Sequence[Mapping[int, GateFinding]]  # by launch number: what is true of every cell of a launch
 LimitsOf = Mapping[int, gates.Limits]  # by launch number
@@ -44,16 +46,18 @@ def analyse(
     environment: Mapping[str, Any],
     order: Sequence[str] = (),
     asked: Asked = NOTHING_ASKED,
+    explanations: Sequence[Explanation] = (),
 ) -> StudyFigures:
     """Every figure of a study, shown in the `order` in which the study names its content tags and protocols.
 
-    `asked`: what makes an answer of an open loop a useful one.
+    `asked`: what makes an answer of an open loop a useful one. `explanations`: what was said about gate 12.
     """
     prefill = [_prefill(key, series) for key, series in evidence.series_of(Role.PREFILL) if _counts_prompts(series)]
     speeds = {(p.tag, p.arm, p.concurrency): p.speed_tok_s.value for p in prefill if p.shape == TOGETHER}
     of_launch = (evidence.drift, comparisons.cached_repeats(evidence.frames), gates.rehearsed(environment))
     limits = {launch: gates.limits(environment, launch) for launch in {f.data.launch for f in evidence.frames}}
-    shown = [_cell(key, series, evidence, speeds, of_launch, limits) for key, series in evidence.series_of(Role.FIGURE)]
+    found = [_cell(key, series, evidence, speeds, of_launch, limits) for key, series in evidence.series_of(Role.FIGURE)]
+    shown = [with_explanations(cell, explanations) for cell in found]
     by_key = {key_of(cell): cell for cell in shown}
     split = [split_gains(cell, evidence, by_key) for cell in shown if cell.arm != evidence.off_arm]
 
@@ -74,12 +78,12 @@ def analyse(
         gains=tuple(sorted((gain for gain in split if gain is not None), key=place)),
         prefill=tuple(sorted(prefill, key=place)),
         verdicts=(),
-        notes=(*_notes(evidence), *attached_notes(environment)),
+        notes=(*_notes(evidence), *attached_notes(environment), *unneeded(found, explanations)),
         contents=tuple(content_effects(evidence)),
         cuts=tuple(two_cuts(evidence)),
         surprise=tuple(sorted(evidence.sampled.figures, key=place)),
         mixes=tuple(sorted(mixes, key=place)),
-        interference=tuple(interference(evidence, limits)),
+        interference=tuple(interference(evidence, limits, of_launch)),
         pipeline=tuple(sorted(pipeline_figures(evidence, environment, shown), key=place)),
         service=service_figures(evidence.open_loops, asked, rank, of_launch, limits),
         arms=dict(sorted(_speculation(evidence).items())),

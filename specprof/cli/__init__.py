@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-import specprof
 from specprof.cli import measuring, reading, tools
 from specprof.cli.app import app, console, errors
 from specprof.errors import InputError, Interrupted, SpecprofError
 
 __all__ = ["app", "main", "measuring", "reading", "tools"]  # commands register themselves, in this order
+
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # one that takes no more, wherever it was written to
 
 
 def main() -> NoReturn:
@@ -26,13 +29,29 @@ def main() -> NoReturn:
         code = problem.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = Interrupted.exit_code
+    except OSError as problem:
+        if problem.errno not in _DISK:
+            raise
+        errors.print(
+            f"specprof: {problem.filename or 'a file'}: cannot be written ({problem.strerror}). Sealed cells are safe; "
+            "free space, then run the same command again.",
+            style="red",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
+        code = InputError.exit_code
     except Exception as problem:
         if not hasattr(problem, "format_message"):  # not one of the command-line parser's own
             raise
         errors.print(f"specprof: {problem.format_message()}", style="red", highlight=False, markup=False)
         code = InputError.exit_code
     if code == Interrupted.exit_code:
-        errors.print("specprof: interrupted. Sealed cells are kept; the same command goes on from there.")
+        errors.print(
+            "specprof: interrupted. Sealed cells are kept; the same command goes on from there.", soft_wrap=True
+        )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # what is left to do needs no tidying up
     sys.exit(code or 0)
 
 
@@ -42,10 +61,9 @@ def _interrupt(*_: Any) -> NoReturn:
 
 def _version(value: bool) -> None:
     if value:
-        from specprof.measure.environment import git_commit
+        from specprof.version import version_line
 
-        commit = git_commit()
-        console.print(f"specprof {specprof.__version__}" + (f" ({commit})" if commit else ""), highlight=False)
+        console.print(version_line(), highlight=False)
         raise typer.Exit
 
 

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from specprof.cli.app import app, console, errors
+from specprof.cli.app import ResultsArgument, app, console, errors
+from specprof.cli.completion import results_folders
 from specprof.errors import InputError, SpecprofError
 
 
 @app.command()
 def report(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="A results folder, e.g. results/demo.")],
+    study: ResultsArgument,
     output: Annotated[str, typer.Option("--format", help="text (tables and report files) or json (figures).")] = "text",
 ) -> None:
     """Tables on the terminal; report.html, report.md, figures and card.json in the study's folder."""
@@ -39,15 +40,23 @@ def report_on(store: Any, *, as_json: bool) -> None:
     from specprof.publish.report import write_report
     from specprof.publish.tables import print_report
 
+    print_report(figures, console)  # first: a folder that takes no files is no reason not to see them
     path = write_report(figures, store.root, samples=concluded.samples)
-    print_report(figures, console)
     console.print(f"\nReport: {path}", highlight=False, soft_wrap=True)
 
 
 @app.command()
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A results folder: what B is held against.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another, or the same one with --arm-a and --arm-b.")],
+    a: Annotated[
+        Path,
+        typer.Argument(metavar="A", help="A results folder: what B is held against.", autocompletion=results_folders),
+    ],
+    b: Annotated[
+        Path,
+        typer.Argument(
+            metavar="B", help="Another, or the same one with --arm-a and --arm-b.", autocompletion=results_folders
+        ),
+    ],
     arm_a: Annotated[str | None, typer.Option(help="The arm of A; every arm that both have, if none is named.")] = None,
     arm_b: Annotated[str | None, typer.Option(help="The arm of B to set beside it.")] = None,
     allow: Annotated[
@@ -83,7 +92,7 @@ def compare(
 
 @app.command()
 def policy(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="A results folder, e.g. results/demo.")],
+    study: ResultsArgument,
     protocol: Annotated[
         str | None, typer.Option(help="Decide under this protocol; the first forced one if not given.")
     ] = None,
@@ -98,9 +107,35 @@ def policy(
 
 
 @app.command()
+def explain(
+    study: ResultsArgument,
+    cell: Annotated[
+        str, typer.Argument(metavar="CELL", help="content/protocol/arm/streams, e.g. code/forced/itself/8.")
+    ],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Why its draft is hardly ever wrong.")],
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who says so.")],
+) -> None:
+    """Explain gate 12 of a cell, a draft too good to be believed: it stays visible, the explanation beside it."""
+    from specprof.decide.explain import explain as write_down
+    from specprof.store import Store
+
+    store = Store.existing(study)
+    with store.lock():
+        explained = write_down(store, cell, text, by)
+    console.print(f"Explained: {cell}: {explained.evidence}", highlight=False, soft_wrap=True, markup=False)
+    if explained.still_forbidden:
+        still = f"Still forbidden by {', '.join(explained.still_forbidden)}: nothing explains those."
+        console.print(still, highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Report it: specprof report {study}", highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command()
 def publish(
     studies: Annotated[
-        list[Path], typer.Argument(metavar="STUDY…", help="Results folders, or card.json files from elsewhere.")
+        list[Path],
+        typer.Argument(
+            metavar="STUDY…", help="Results folders, or card.json files from elsewhere.", autocompletion=results_folders
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the page; any static host serves it as it is.")],
     only: Annotated[
@@ -164,11 +199,11 @@ def audit(
 def cost(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Options and prices, e.g. configs/cost-reversal.yaml.")],
     out: Annotated[
-        Path | None, typer.Option(help="The chart: a PNG file or a folder; beside FILE if not given.")
+        Path | None, typer.Option(help="The chart, a PNG file or a folder; the page stands beside it.")
     ] = None,
     output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> None:
-    """What a million effective tokens cost, per option: rankings, reversal, break-even, payback, sensitivity chart."""
+    """What a million effective tokens cost, per option: order, reversal, break-even, payback; a page and a chart."""
     from specprof.publish.cost_text import cost_command
 
     cost_command(file, out=out, output=output, console=console)
@@ -177,7 +212,7 @@ def cost(
 @app.command()
 def roofline(
     model: Annotated[
-        str | None, typer.Option(help="A model folder, a config.json or builtin:NAME; METHOD 9's anchor if not given.")
+        str | None, typer.Option(help="A model folder, a config.json or builtin:NAME; a worked example if not given.")
     ] = None,
     hardware: Annotated[str | None, typer.Option(help="A machine of the table, e.g. 'H100 SXM' or h200.")] = None,
     probe: Annotated[bool, typer.Option("--probe", help="Measure this machine's ceilings: half a minute.")] = False,
@@ -189,7 +224,10 @@ def roofline(
     prompt: Annotated[int, typer.Option(help="Tokens of a long prompt.")] = 32_768,
     chunk: Annotated[int, typer.Option(help="Tokens of it read in one step beside the others.")] = 512,
     study: Annotated[
-        Path | None, typer.Option(help="A results folder: its cells' speed as a share of their bound.")
+        Path | None,
+        typer.Option(
+            help="A results folder: its cells' speed as a share of their bound.", autocompletion=results_folders
+        ),
     ] = None,
     output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> None:

@@ -34,8 +34,30 @@ def sim(
     except ValueError as problem:
         example = '{"method": "ngram", "num_speculative_tokens": 4}'
         raise InputError(f"--speculation: is not JSON ({problem}). Write for example '{example}'.") from None
-    console.print(f"{preset} listens on http://{host}:{port} (Ctrl-C ends it)", highlight=False)
-    run_forever(preset, host, port, time_scale, config)
+
+    def announce(base_url: str) -> None:
+        console.print(f"{preset} listens on {base_url} (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+
+    try:
+        run_forever(preset, host, port, time_scale, config, announce)
+    except OSError as problem:
+        raise InputError(
+            f"--port {port}: {host} cannot be listened on there ({problem.strerror}). Another program may have it; "
+            "choose another port, or 0 for any that is free."
+        ) from None
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where they go; here if not given.")] = Path(),
+) -> None:
+    """Ready studies, prompt suites and examples to begin with, copied into a folder of yours."""
+    from specprof.study.starter import copy_starter
+
+    made = ", ".join(str(path) for path in copy_starter(folder))
+    console.print(
+        f"Made {made}. Next: specprof plan {folder / 'configs' / 'demo.yaml'}", highlight=False, soft_wrap=True
+    )
 
 
 @prompts_app.command("check")

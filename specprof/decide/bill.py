@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specprof.analyse.evidence import Series
     from specprof.decide.conclude import Conclusion
 
-GIVEN, ASSUMED = "given", "assumed 100%"
+GIVEN, ASSUMED, MEASURED = "given", "assumed 100%", "measured: "
 EVERY_TOKEN = "every token counted: no latency or quality target was applied"  # noqa: S105 - no secret
 ALWAYS_BUSY = "every paid hour counted as busy: no utilisation was given"
 PAST_THE_END = "forced length: what was written past a text's own end is counted too"
@@ -206,7 +206,7 @@ def _output(option: OptionSpec, measured: _Measured | None) -> tuple[Traced | No
         raw = Traced(measured.cell.throughput_tok_s, measured.source)
     if effective and raw:
         share = _value(effective.figure) / _value(raw.figure)
-        return raw, Traced(cost.exact(share), f"{GIVEN} (effective over raw throughput)"), effective
+        return raw, Traced(cost.exact(share), "given (effective over raw throughput)"), effective
     if effective:
         return None, None, effective
     if not raw:
@@ -255,7 +255,7 @@ def _measured(file: CostFile, index: int, concluded: dict[Path, Conclusion]) -> 
         raise InputError(f"{where}: {address!r} is no measured cell. Write content/protocol/arm/streams.{example}")
     cell = by_address[address]
     _require_fit(cell, f"{where}: {address} of {option.study}")
-    return _Measured(f"measured: {option.study} {address}", folder, cell, told.evidence.series[key_of(cell)])
+    return _Measured(f"{MEASURED}{option.study} {address}", folder, cell, told.evidence.series[key_of(cell)])
 
 
 def _require_fit(cell: CellFigures, where: str) -> None:

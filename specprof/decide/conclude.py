@@ -18,6 +18,7 @@ from specprof.decide.policy import decisions
 from specprof.decide.verdict import judge
 from specprof.records import CachePolicy
 from specprof.store import Store
+from specprof.store.explained import read_explanations
 from specprof.study.config import Study
 from specprof.study.quality import checks_of
 from specprof.study.reading import parse_study
@@ -43,6 +44,7 @@ def conclude(store: Store) -> Conclusion:
         environment(store, study),
         order=[*(w.tag for w in study.workloads), *study.protocols],
         asked=asked_by(study, {key: found.good for key, found in marks.items()}),
+        explanations=read_explanations(store.root),
     )
     checks = checks_of(study)
     quality = tuple(answer_quality(evidence, [cell for cell in figures.cells if cell.tag in checks], marks))

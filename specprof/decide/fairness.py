@@ -11,7 +11,6 @@ nothing else explains it, and stated otherwise.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -26,6 +25,7 @@ from specprof.store import Store
 from specprof.study.config import Study, Workload
 from specprof.study.prompts import load_workload, suite_hash
 from specprof.study.reading import load_study, parse_study
+from specprof.study.withheld import names_secret
 
 MEMORY_TOLERANCE = 0.05  # a machine's memory as the system tells it varies by what the kernel keeps
 
@@ -54,7 +54,6 @@ _NOT_CONDITIONS = (
     "suite_hash", "engine_hash", "num_warmup", "stop", "mask_eos", "max_tokens", "sampling", "chat", "guided",
     "warmup_tokens", "cache",
 )  # fmt: skip
-_SECRET = re.compile(r"(token|key|secret|password|passwd|credentials?)$", re.IGNORECASE)
 _MACHINE = ("cpu", "cores", "memory_gib", "gpus")
 
 
@@ -321,7 +320,7 @@ def _release(version: object) -> str | None:
 def _between(of: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
     for name in dict.fromkeys([*a, *b]):
         if not _same(name, a.get(name), b.get(name)):
-            words = ("withheld", "withheld, another") if _SECRET.search(name) else _words(a.get(name), b.get(name))
+            words = ("withheld", "withheld, another") if names_secret(name) else _words(a.get(name), b.get(name))
             yield Difference(of, name, *words)
 
 

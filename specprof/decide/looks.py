@@ -7,9 +7,14 @@ with 2.289 they would err in 5.4% of studies, with 2.32 they err in 5.0%. So a l
 
 from __future__ import annotations
 
+from math import log, sqrt
+
 from scipy import stats as distributions
 
-from specprof.analyse.results import Figure, Outcome, StudyFigures
+from specprof.analyse import ordering
+from specprof.analyse.evidence import Evidence
+from specprof.analyse.results import DecisionFigures, Figure, Outcome, StudyFigures
+from specprof.analyse.stats import t_quantile
 
 BOUNDARY_Z = 2.32
 
@@ -24,6 +29,35 @@ def enough(figures: StudyFigures, target_half_width: float) -> bool:
     verdicts_decided = all(v.outcome is not Outcome.UNDECIDED for v in figures.verdicts)
     gains = [gain.speculation_gain for gain in figures.gains if gain.valid]
     return verdicts_decided and bool(gains or figures.verdicts) and all(_narrow(g, target_half_width) for g in gains)
+
+
+def settled(figures: StudyFigures, evidence: Evidence, line: float) -> bool:
+    """The same of a study whose gains need only decide (`until: decided`): every load of every content is on or off, or
+    such that no more blocks will tell. No number of them mends a gain that is unfit.
+
+    `line`: what a gain has to exceed.
+    """
+    verdicts_decided = all(v.outcome is not Outcome.UNDECIDED for v in figures.verdicts)
+    open_loads = [load for load in figures.decisions if load.decision == "undecided"]
+    return (
+        verdicts_decided
+        and bool(figures.decisions or figures.verdicts)
+        and all(_left_to_prompts(load, evidence, line) for load in open_loads)
+    )
+
+
+def _left_to_prompts(load: DecisionFigures, evidence: Evidence, line: float) -> bool:
+    """Whether the prompts alone leave the line inside the interval, launches that never differ assumed.
+
+    Blocks send the same prompts, so they narrow only what launches add; another sample of prompts would move the rest.
+    """
+    arms = (load.arm, evidence.off_arm or "")
+    on, off = (evidence.series.get((load.tag, load.protocol, arm, load.concurrency)) for arm in arms)
+    if on is None or off is None or load.gain.value is None:
+        return False
+    variance, degrees = ordering.prompt_variance([(on.loop, 1), (off.loop, -1)])
+    reach = t_quantile(degrees, look_confidence()) * sqrt(variance) if degrees else 0.0
+    return abs(log(load.gain.value / line)) < reach
 
 
 def _narrow(gain: Figure, target_half_width: float) -> bool:

@@ -1,0 +1,1 @@
+"""What is measured: a vLLM that is started here, a server that runs already, or a simulated one."""

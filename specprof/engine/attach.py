@@ -7,7 +7,6 @@ What they leave out stands in `EngineFacts.extra`, as `not_reported`, and on the
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from specprof.engine import dialect, endpoint
+from specprof.engine import dialect, endpoint, names
 from specprof.engine.access import Access
 from specprof.engine.dialect import Dialect
 from specprof.engine.served import Served, look, require_let_in
@@ -239,7 +238,7 @@ class _Watch:
         refused, why = 0, ""
         while not self._stop.wait(WATCH_S) and refused < _REFUSALS:
             try:
-                socket.create_connection(self._place, timeout=_CONNECT_S).close()
+                names.connect(*self._place, _CONNECT_S).close()
                 refused = 0
             except TimeoutError:
                 continue  # busy, or a slow way there: its requests have time limits of their own

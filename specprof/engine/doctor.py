@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specprof.engine import attach_checks, builtin, command, study_checks
+from specprof.engine import attach_checks, builtin, command, ray_checks, study_checks
 from specprof.engine.check import Check, Outcome, fail, ok, warn
 from specprof.engine.command import InstalledEngine
 from specprof.engine.hidden import MEDIA_PACKAGES
@@ -35,6 +35,7 @@ _CHINESE_SAMPLE = "漢语"
 def examine(study: Study | None) -> list[Check]:
     """Look at the machine, and at what `study` asks of it. A simulated study needs no engine and no GPU."""
     checks = [_python(), *_cores(), _disk(), _loopback_port(), _chinese_font()]
+    checks += ray_checks.clients(study.clients) if study is not None else ()
     spec = study.engine if study is not None else None
     if study is not None and isinstance(spec, AttachEngine):
         return [*attach_checks.examine(study, spec), *checks]
@@ -52,10 +53,12 @@ def examine(study: Study | None) -> list[Check]:
 
 def print_checks(checks: list[Check], console: Console) -> None:
     """One line per check, its remedy below it, and a closing line that counts."""
-    marks = {Outcome.OK: "[green]ok  [/]", Outcome.WARN: "[yellow]warn[/]", Outcome.FAIL: "[red]fail[/]"}
+    marks = {Outcome.OK: ("ok  ", "green"), Outcome.WARN: ("warn", "yellow"), Outcome.FAIL: ("fail", "red")}
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
-        console.print(f"{marks[check.outcome]}  {check.name:<{width}}  ", end="", highlight=False)
+        mark, style = marks[check.outcome]
+        console.print(mark, style=style, end="", highlight=False)
+        console.print(f"  {check.name:<{width}}  ", end="", markup=False, highlight=False)
         console.print(check.found, markup=False, highlight=False, soft_wrap=True)
         if check.remedy:
             console.print(" " * (width + 8) + "→ " + check.remedy, markup=False, highlight=False, soft_wrap=True)

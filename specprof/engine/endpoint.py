@@ -7,7 +7,7 @@ server, and no redirection is followed, which could carry a token elsewhere.
 from __future__ import annotations
 
 import http.client
-import math
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import orjson
 
+from specprof.engine import names
 from specprof.engine.access import OPEN, Access
 from specprof.errors import EngineError, EngineStartError, InputError
 from specprof.records import Counters
@@ -58,6 +59,9 @@ _NAMES_ELSEWHERE: Mapping[str, str] = {
     "llamacpp:spec_decode_num_accepted_tokens_per_pos_total": _PER_POSITION,
 }
 _WANTED = frozenset((*_SAMPLES.values(), _PER_POSITION, *_NAMES_ELSEWHERE))
+_MOST_POSITIONS = 10_000  # of a draft; what claims more would fill the memory
+_LARGEST_COUNT = 1e18  # beyond it a sum of counters may be infinite
+_LARGEST_BYTES = 64 << 20  # of an answer; a /metrics of a hundred engines is a hundredth of it
 
 
 def scrape(base_url: str, *, timeout_s: float = TIMEOUT_S, access: Access = OPEN) -> Counters:
@@ -77,11 +81,11 @@ def parse_metrics(text: str, at_ns: int) -> Counters:
     try:
         for name, labels, value in _samples(text):
             if name == _PER_POSITION:
-                position = int(labels["position"])
+                position = _position(labels["position"])
                 per_position[position] = per_position.get(position, 0.0) + value
             else:
                 totals[name] = totals.get(name, 0.0) + value
-    except (ValueError, KeyError, IndexError, TypeError) as problem:
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError) as problem:
         cause = " ".join(str(problem).split()) or type(problem).__name__
         raise EngineError("The server's /metrics cannot be read as Prometheus text.", cause=cause) from None
     survivors = tuple(per_position.get(i, 0.0) for i in range(max(per_position) + 1)) if per_position else None
@@ -95,9 +99,18 @@ def _samples(text: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
     wanted = "".join(f"{line}\n" for line in text.splitlines() if line.partition("{")[0].split(" ")[0] in _WANTED)
     for family in text_string_to_metric_families(wanted):
         for sample in family.samples:
-            if not math.isfinite(sample.value) or sample.value < 0:
-                raise ValueError(f"{sample.name} is {sample.value}")
-            yield _NAMES_ELSEWHERE.get(sample.name, sample.name), sample.labels, float(sample.value)
+            value = float(sample.value)
+            if not 0 <= value <= _LARGEST_COUNT:  # nor is NaN
+                raise ValueError(f"{sample.name} is {value}")
+            yield _NAMES_ELSEWHERE.get(sample.name, sample.name), sample.labels, value
+
+
+def _position(label: str) -> int:
+    """A place in a draft, from 0."""
+    position = int(label)
+    if not 0 <= position < _MOST_POSITIONS:
+        raise ValueError(f"position {label[:20]} is none of a draft")
+    return position
 
 
 def reset_prefix_cache(base_url: str, *, timeout_s: float = TIMEOUT_S, access: Access = OPEN) -> bool | None:
@@ -175,11 +188,12 @@ def request(
     headers = dict(access.headers())
     if body is not None:
         headers["Content-Type"] = "application/json"
-    connection = _connection(url, timeout_s, access)
+    connection = http.client.HTTPConnection(url.netloc, timeout=timeout_s)
     try:
+        connection.sock = _connected(url, timeout_s, access)
         connection.request(method, url.path.rstrip("/") + path, body=body, headers=headers)
         answer = connection.getresponse()
-        return answer.status, access.scrubbed(answer.read())
+        told = answer.read(_LARGEST_BYTES + 1)
     except ssl.SSLCertVerificationError as problem:
         raise InputError(
             f"{base_url}: its certificate is not trusted ({problem.verify_message}). If it is signed by your own "
@@ -190,13 +204,15 @@ def request(
         raise EngineError(f"{base_url}{path} does not answer.", cause=cause) from None
     finally:
         connection.close()
+    if len(told) > _LARGEST_BYTES:
+        raise EngineError(f"{base_url}{path} cannot be read.", cause=f"more than {_LARGEST_BYTES >> 20} MiB of answer")
+    return answer.status, access.scrubbed(told)
 
 
-def _connection(url: SplitResult, timeout_s: float, access: Access) -> http.client.HTTPConnection:
-    host = url.hostname or ""
-    if url.scheme == "https":
-        return http.client.HTTPSConnection(host, url.port, timeout=timeout_s, context=access.tls())
-    return http.client.HTTPConnection(host, url.port, timeout=timeout_s)
+def _connected(url: SplitResult, timeout_s: float, access: Access) -> socket.socket:
+    host, is_secure = url.hostname or "", url.scheme == "https"
+    connection = names.connect(host, url.port or (443 if is_secure else 80), timeout_s)
+    return access.tls().wrap_socket(connection, server_hostname=host) if is_secure else connection
 
 
 def _json(body: bytes, path: str) -> Any:

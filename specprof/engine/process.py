@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -63,6 +63,11 @@ class GuardedProcess:
         gone = next((process.pid for process in self._watched if not _lives(process)), None)
         return None if gone is None else f"vLLM's process {gone} is gone"
 
+    def listens_on(self, port: int) -> bool:
+        """Whether it is one of the engine's own processes that takes connections there; True where nobody can see."""
+        self.look()
+        return any(port in _listening_ports(process) for process in self._known) or not _sees_sockets()
+
     def stop(self, grace_s: float = GRACE_S) -> None:
         """End everything: ask the guard, and where that fails, kill the tree from here."""
         self.look()
@@ -109,16 +114,6 @@ def socket_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def wait_gone(pids: Sequence[int], timeout_s: float) -> bool:
-    """Whether all of these processes are gone within `timeout_s`."""
-    until = time.monotonic() + timeout_s
-    while any(psutil.pid_exists(pid) and _lives(psutil.Process(pid)) for pid in pids):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def _ending(guard_code: int) -> str:
     """The guard's exit code in words: the engine's own, 128 + n for an engine killed by signal n."""
     if guard_code < 0:
@@ -126,6 +121,20 @@ def _ending(guard_code: int) -> str:
     if guard_code > 128:
         return f"vLLM was killed by signal {guard_code - 128}"
     return f"vLLM exited with code {guard_code}"
+
+
+def _listening_ports(process: psutil.Process) -> set[int]:
+    try:
+        places = process.net_connections("tcp")
+    except psutil.Error:
+        return set()
+    return {place.laddr.port for place in places if place.status == psutil.CONN_LISTEN}
+
+
+def _sees_sockets() -> bool:
+    """Whether this system shows who listens: it does if it shows a socket of our own."""
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        return own.getsockname()[1] in _listening_ports(psutil.Process())
 
 
 def _is_named(process: psutil.Process) -> bool:

@@ -21,6 +21,7 @@ from specprof.records import Counters
 
 LOOK_S = 10.0
 _UP_WITHOUT_HEALTH = (404, 405, 501)
+_REDIRECTS = (301, 302, 303, 307, 308)
 _CACHE_INFO = "vllm:cache_config_info"
 
 # Our name of a setting → where vLLM's /server_info keeps it (section, key). The names are those of its flags.
@@ -68,7 +69,8 @@ class Served:
 def look(base_url: str, access: Access, model: str | None = None) -> Served:
     """Read what a server tells. `model`: the name to use where it lists several.
 
-    EngineStartError if it is not up, InputError where it does not let us in or it is unclear which model is meant.
+    EngineStartError if it is not up; InputError where it does not let us in, leads elsewhere, or it is unclear which
+    model is meant.
     """
     _require_up(base_url, access)
     cards = _model_cards(base_url, access)
@@ -92,6 +94,11 @@ def _require_up(base_url: str, access: Access) -> None:
         what = f"No server answers at {base_url}. Start it, or correct its address under engine.arms."
         raise EngineStartError(what, cause=problem.cause) from None
     require_let_in(base_url, status, access)
+    if status in _REDIRECTS:
+        raise InputError(
+            f"{base_url}: leads elsewhere (HTTP {status}), and no redirection is followed, which could carry a token "
+            "to a stranger. Write the address it leads to under engine.arms."
+        )
     if status != 200 and status not in _UP_WITHOUT_HEALTH:
         raise EngineStartError(f"The server at {base_url} is not ready.", cause=f"/health says HTTP {status}")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from specprof.engine import builtin, command, known_bad
+from specprof.engine import builtin, command, known_bad, ray_checks
 from specprof.engine.check import Check, fail, ok, warn
 from specprof.engine.command import InstalledEngine
 from specprof.engine.known_bad import Known, Setup
@@ -117,6 +117,9 @@ def _devices(spec: VllmEngine, engine: InstalledEngine) -> Iterator[Check]:
             f"{engine.distribution} is the CPU build, and this study wants {wanted} GPUs ({shape})",
             "In an environment of its own: pip install 'specprof[cuda]'",
         )
+    if ray_checks.over_nodes(spec):
+        yield from ray_checks.executor(wanted, shape)
+        return
     if len(found) < wanted:
         yield fail(
             "gpus",

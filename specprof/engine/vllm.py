@@ -76,6 +76,7 @@ def start(
         with guarded(command, log, what=what) as process:
             base_url = f"http://{commands.HOST}:{port}"
             start_s = _wait_ready(process, base_url, log, what, spec.start_timeout_s, on_progress)
+            _require_own(process, port, what, log)
             process.watch_workers()
             names = endpoint.models(base_url)
             info = endpoint.server_info(base_url)
@@ -156,6 +157,16 @@ def _wait_ready(
         said = root_cause(log) or progress(log) or "its log is empty"
         late = f"{what} was not ready after {timeout_s:.0f} s (engine.start_timeout_s)."
         raise EngineStartError(late, cause=f"last said: {said}", log=log) from None
+
+
+def _require_own(process: GuardedProcess, port: int, what: str, log: Path) -> None:
+    """Another program may have taken the port since it was found free, and then it is that one that answers."""
+    if not process.listens_on(port):
+        raise EngineStartError(
+            f"{what} could not take port {port}. Run the same command again, which chooses another.",
+            cause="another program listens there",
+            log=log,
+        )
 
 
 def _settled_cause(log: Path, wait_s: float) -> str | None:

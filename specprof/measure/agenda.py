@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from specprof.columns import requests_of
-from specprof.records import Cell, Launch
+from specprof.errors import StoreError
+from specprof.records import LOST_WITH_WORKER, Cell, Launch, Request
 from specprof.store import Store
 from specprof.study.config import Study
 from specprof.study.ladder import Ladder, RungOutcome, rung_outcome, sections
@@ -54,6 +55,33 @@ class Agenda:
     def _known(self, ladder: Ladder) -> dict[str, RungOutcome]:
         for rung in ladder.rungs:
             if rung.key not in self._outcomes and self._store.is_sealed(rung.key):
-                requests = tuple(requests_of(self._store.cell(rung.key).requests))
+                requests = tuple(filter(_is_of_the_server, requests_of(self._store.cell(rung.key).requests)))
                 self._outcomes[rung.key] = rung_outcome(rung, requests, self._targets)
         return {rung.key: self._outcomes[rung.key] for rung in ladder.rungs if rung.key in self._outcomes}
+
+
+def require_same_cells(plan: Plan, store: Store) -> None:
+    """Raise StoreError where a cell of the plan is sealed already as another cell: one of its prompts, or the trace it
+    replays, was changed since. Measured again it would stand beside the old one under one name.
+    """
+    planned = {cell.key: cell for cell in plan.cells}
+    others = {_name(key): key for key in store.sealed_keys() - planned.keys()}
+    for key, cell in planned.items():
+        if (sealed_as := others.get(_name(key))) is not None:
+            then = store.cell(sealed_as).cell
+            changed = [field.name for field in fields(Cell) if getattr(then, field.name) != getattr(cell, field.name)]
+            what = f"the prompts of {cell.tag}" if "suite_hash" in changed else ", ".join(changed[1:])
+            raise StoreError(
+                f"{store.root}: {what} changed since cell {sealed_as} was measured. Put that back to go on, "
+                "or give the study a new name (study: …) to measure what is there now; sealed cells stay as they are."
+            )
+
+
+def _is_of_the_server(request: Request) -> bool:
+    """Whether it says anything of the server; one that went with its worker ends no climb."""
+    return request.error is None or not request.error.startswith(LOST_WITH_WORKER)
+
+
+def _name(key: str) -> str:
+    """The readable part of a cell's key, which says its place in the grid."""
+    return key.rpartition("-")[0]

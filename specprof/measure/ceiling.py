@@ -1,8 +1,10 @@
-"""How many chunks a second this client could take in, whatever the server: gate 11 holds a study's load to it.
+"""What this client can do at best, whatever the server: how much it can take in, at what cost, and how truly timed.
 
 The load client drives a server that costs nothing (`measure.flood`), faster and faster. What counts is reads, not
 events: a client that has fallen behind finds several events in one read, and those share one arrival time. The most
-reads per second at any pace are the ceiling; flooded without a pace, any client swallows far more than it can time.
+reads per second at any pace are the ceiling, which gate 11 holds a study's load to; flooded without a pace, any client
+swallows far more than it can time. Before that the server keeps an easy pace, and what the client makes of it is the
+floor of its timing errors, the server's own small lateness included.
 """
 
 from __future__ import annotations
@@ -10,30 +12,46 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import cycle
+from dataclasses import dataclass
+from itertools import cycle, pairwise
 from subprocess import DEVNULL, PIPE, Popen
 
-import aiohttp
-
 from specprof.measure import flood
-from specprof.measure.load import Order, closed_loop, connected
+from specprof.measure.load import Order, closed_loop, connected, p99, run, undisturbed
+from specprof.measure.session import Session
+from specprof.measure.wire import RawStream
 from specprof.records import Phase
 
 STREAMS = 8
 OFFERED_PER_S = (8_000, 16_000, 32_000, 64_000, 128_000)  # chunks, over all streams; in turn, while there is time
 STAGE_S = 0.08
 MEASURE_S = 1.0
+EASY_PACE_S = 0.005  # of the timing floor: 1,600 chunks a second
+NUM_EASY = 50  # chunks of each stream
 
 
-def client_ceiling() -> float:
-    """Chunks per second that this client can take in, each with an arrival time of its own. Takes about a second.
+@dataclass(frozen=True, slots=True)
+class ClientFloor:
+    """`chunks_per_s`: the most that were taken in, each with an arrival time of its own, at `cpu_s_per_chunk`.
+
+    `itl_p99_error_s`: how much too long the 99th percentile of the intervals between chunks was at an easy pace.
+    """
+
+    chunks_per_s: float
+    cpu_s_per_chunk: float
+    itl_p99_error_s: float
+
+
+def client_floor() -> ClientFloor:
+    """What this client can do. Takes a second and a half.
 
     Raises OSError (TimeoutError is one) or RuntimeError where that cannot be found out.
     """
     with flood_server() as base_url:
-        return asyncio.run(_ramp(base_url))
+        return run(_measured(base_url))
 
 
 @contextmanager
@@ -57,25 +75,52 @@ def flood_server() -> Iterator[str]:
             process.kill()
 
 
-async def _ramp(base_url: str) -> float:
-    """The most reads per second over the stages there is time for; what else the machine does can only lower one."""
-    best = 0.0
+async def _measured(base_url: str) -> ClientFloor:
+    with undisturbed():
+        async with connected(base_url, STREAMS) as session:
+            error_s = _itl_p99_s(await _drive(session, NUM_EASY, EASY_PACE_S)) - EASY_PACE_S
+        chunks_per_s, cpu_s_per_chunk = await _ramp(base_url)
+    return ClientFloor(chunks_per_s, cpu_s_per_chunk, error_s)
+
+
+async def _ramp(base_url: str) -> tuple[float, float]:
+    """The most reads per second over the stages there is time for, and CPU seconds of each read of that stage.
+
+    What else the machine does can only lower a stage.
+    """
+    best = 0.0, 0.0
     with suppress(TimeoutError):  # cuts the last stage short, which then does not count
         async with asyncio.timeout(MEASURE_S), connected(base_url, STREAMS) as session:
             for offered_per_s in cycle(OFFERED_PER_S):
                 best = max(best, await _stage(session, offered_per_s))
-    if not best:
+    if not best[0]:
         raise RuntimeError(f"{STAGE_S:g} s of load took longer than {MEASURE_S:g} s")
     return best
 
 
-async def _stage(session: aiohttp.ClientSession, offered_per_s: int) -> float:
-    """Reads per second while so many chunks per second are offered."""
-    asked = {"max_tokens": round(offered_per_s * STAGE_S / STREAMS), "pace_s": STREAMS / offered_per_s}
-    orders = [Order(str(number), Phase.MEASURED, json.dumps(asked).encode()) for number in range(STREAMS)]
+async def _stage(session: Session, offered_per_s: int) -> tuple[float, float]:
+    """Reads per second, and CPU seconds of each, while so many chunks per second are offered."""
+    before_s = time.process_time()
+    streams = await _drive(session, round(offered_per_s * STAGE_S / STREAMS), STREAMS / offered_per_s)
+    cpu_s = time.process_time() - before_s
+    wall_ns = max(stream.done_ns for stream in streams) - min(stream.sent_ns for stream in streams)
+    num_reads = sum(len(stream.reads) for stream in streams)
+    return num_reads / (wall_ns / 1e9), cpu_s / num_reads
+
+
+async def _drive(session: Session, num_chunks: int, pace_s: float) -> list[RawStream]:
+    """Every stream once. Raises RuntimeError if one is not what was asked for."""
+    asked = json.dumps({"max_tokens": num_chunks, "pace_s": pace_s}).encode()
+    orders = [Order(str(number), Phase.MEASURED, asked) for number in range(STREAMS)]
     streams = await closed_loop(session, "/v1/completions", orders, STREAMS)
     for stream in streams:
         if stream.error or stream.status != 200:
             raise RuntimeError(stream.error or f"HTTP {stream.status}")
-    wall_ns = max(stream.done_ns for stream in streams) - min(stream.sent_ns for stream in streams)
-    return sum(len(stream.reads) for stream in streams) / (wall_ns / 1e9)
+    return streams
+
+
+def _itl_p99_s(streams: Sequence[RawStream]) -> float:
+    """Of the intervals between one read and the next, seconds; of a stream that came in one read, all its time."""
+    instants = [[at_ns for at_ns, _ in stream.reads] for stream in streams]
+    apart = [(later - earlier) / 1e9 for stream in instants for earlier, later in pairwise(stream)]
+    return p99(apart or [NUM_EASY * EASY_PACE_S])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ import psutil
 
 import specprof
 from specprof.store import now
+from specprof.version import git_commit
 
-_HERE = Path(__file__).resolve().parent
+CEILING = "client_ceiling_chunks_per_s"
+CEILING_PROBLEM = "client_ceiling_problem"
 
 
 def machine() -> dict[str, Any]:
@@ -32,39 +33,25 @@ def machine() -> dict[str, Any]:
 
 
 def client() -> dict[str, Any]:
-    """What the client can do on this machine, whatever the server (gate 11): about a second of measuring.
+    """What the client can do on this machine, whatever the server (gate 11): a second and a half of measuring.
 
-    Where that fails the ceiling is None and `client_ceiling_problem` says why; no study is lost over it.
+    Where that fails the ceiling is None and `CEILING_PROBLEM` says why; no study is lost over it.
     """
-    from specprof.measure.ceiling import client_ceiling
+    from specprof.measure.ceiling import client_floor
 
     try:
-        return {"client_ceiling_chunks_per_s": round(client_ceiling())}
+        floor = client_floor()
     except OSError as problem:
         why = problem.strerror or type(problem).__name__  # without the path that its text may hold
     except RuntimeError as problem:
         why = str(problem)
-    return {"client_ceiling_chunks_per_s": None, "client_ceiling_problem": why}
-
-
-def git_commit() -> str | None:
-    """Commit of the checkout specprof runs from, with `+` if it was changed; None outside one."""
-    top = _git("rev-parse", "--show-toplevel")
-    if top is None or Path(top) / "specprof" / "measure" != _HERE:
-        return None  # installed as a package, perhaps inside a checkout of something else
-    commit = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", str(_HERE.parent))
-    return commit and commit + ("+" if changed else "")
-
-
-def _git(*arguments: str) -> str | None:
-    """What git answers, None where it has no answer."""
-    command = ["git", "-C", str(_HERE), *arguments]
-    try:
-        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() if answer.returncode == 0 else None
+    else:
+        return {
+            CEILING: round(floor.chunks_per_s),
+            "client_cpu_us_per_chunk": round(floor.cpu_s_per_chunk * 1e6, 1),
+            "client_itl_p99_error_ms": round(floor.itl_p99_error_s * 1e3, 3),
+        }
+    return {CEILING: None, CEILING_PROBLEM: why}
 
 
 def gpus() -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from specprof.measure.load import Order, send
 from specprof.measure.wire import RawStream
 
 if TYPE_CHECKING:
-    import aiohttp
+    from specprof.measure.session import Session
 
 WATCH_PERIOD_S = 0.002  # a fraction of any engine step, and nothing to a client that wakes for every chunk
 
@@ -19,7 +19,7 @@ _clock = time.perf_counter_ns
 
 
 async def interference_loop(
-    session: aiohttp.ClientSession,
+    session: Session,
     path: str,
     newcomer: Order,
     decoders: Sequence[Order],

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from math import ceil
-from typing import TYPE_CHECKING
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specprof.engine.access import OPEN, Access
+from specprof.measure.http1 import BadAnswer, Silent
+from specprof.measure.others import Others
+from specprof.measure.session import Session
 from specprof.measure.wire import RawStream
 from specprof.records import ClientLoad, Phase
 
@@ -23,7 +26,10 @@ if TYPE_CHECKING:
 SILENCE_S = 300  # a stream that says nothing for this long has failed
 IDLE_S = 300
 LAG_PERIOD_S = 0.010
+SWITCH_INTERVAL_S = 0.0005
 FILL_ROUNDS = 16  # how often a content of a mix is sent again at most: an engine that refuses all of it must not spin
+
+T = TypeVar("T")
 
 _clock = time.perf_counter_ns
 
@@ -40,29 +46,47 @@ class Order:
 @asynccontextmanager
 async def connected(
     base_url: str, num_streams: int, *, idle_s: float = IDLE_S, access: Access = OPEN
-) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session with `num_streams` connections already open, so that no measured request pays for a connect.
+) -> AsyncIterator[Session]:
+    """A session with `num_streams` connections already open and used, so that no measured request pays for a connect.
 
     A connection that was idle for `idle_s` is not used again.
     """
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENCE_S)
-    secure = base_url.startswith("https:")
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=idle_s, ssl=access.tls() if secure else True)
-    headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity"}
-    headers |= access.headers()
-    base = f"{base_url.rstrip('/')}/"  # so that an address with a path keeps it: requests go to places below it
-    async with aiohttp.ClientSession(base, connector=connector, timeout=timeout, headers=headers) as session:
-        await asyncio.gather(*(_touch(session) for _ in range(num_streams)), return_exceptions=True)
+    session = Session(base_url, access, idle_s=idle_s, silence_s=SILENCE_S)
+    try:
+        await session.warm_up(num_streams)
         yield session
+    finally:
+        await session.close()
 
 
-async def _touch(session: aiohttp.ClientSession) -> None:
-    async with session.get("health", allow_redirects=False) as response:
-        await response.read()
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a client's work to its end, on uvloop: a turn of it costs a fraction of what asyncio's own loop takes."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """While the block lasts, no garbage collector walks over what is older, and no other thread holds us up for long.
+
+    Threads are what reads counters and draws the progress display. What they were given at a time, 5 ms, is longer
+    than a step of an engine.
+    """
+    interval_s = sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
+        gc.unfreeze()
 
 
 async def closed_loop(
-    session: aiohttp.ClientSession,
+    session: Session,
     path: str,
     orders: Sequence[Order],
     concurrency: int,
@@ -77,23 +101,26 @@ async def closed_loop(
 
 
 async def mixed_loop(
-    session: aiohttp.ClientSession,
+    session: Session,
     path: str,
     lanes: Sequence[Sequence[Order]],
     concurrency: int,
     on_done: Callable[[], None] = lambda: None,
+    *,
+    others: Others | None = None,
 ) -> list[RawStream]:
     """A closed loop whose streams are shared evenly: stream i sends the orders of lane i mod len(lanes), and no others.
 
     A lane that has run out sends its orders again, as `Phase.FILL`, until every lane's own are done: as long as
     anything is measured, the batch holds the same number of requests of each lane. `on_done` counts measured ones.
+    `others`, if this client is one of several: theirs must be done as well.
     """
     num_open = sum(map(len, lanes))
 
     def waiting(lane: Sequence[Order]) -> Iterator[Order]:
         yield from lane
         for order in chain.from_iterable(repeat(lane, FILL_ROUNDS)):
-            if not num_open:
+            if not num_open and (others is None or others.have_ended()):
                 return
             yield replace(order, phase=Phase.FILL)
 
@@ -108,7 +135,7 @@ async def mixed_loop(
 
 
 async def _drive(
-    session: aiohttp.ClientSession,
+    session: Session,
     path: str,
     sources: Sequence[Iterator[Order]],
     ended: Callable[[RawStream], None],
@@ -129,20 +156,19 @@ async def _drive(
     return finished
 
 
-async def send(session: aiohttp.ClientSession, path: str, body: bytes, raw: RawStream) -> None:
+async def send(session: Session, path: str, body: bytes, raw: RawStream) -> None:
     """One request from now to its end. What goes wrong on the way ends in `raw.error`; cancelling goes through."""
-    reads = raw.reads
-    raw.sent_ns = _clock()
     try:
-        async with session.post(path.removeprefix("/"), data=body, allow_redirects=False) as response:
-            raw.status = response.status
-            async for data in response.content.iter_any():
-                reads.append((_clock(), data))
-    except TimeoutError:
+        await session.post(path, body, raw)
+        return
+    except Silent:
         raw.error = f"timed out: no data for {SILENCE_S} s"
-    except (aiohttp.ClientError, OSError) as problem:
+    except BadAnswer as problem:
+        raw.error = f"malformed answer: {problem}"
+    except OSError as problem:
         raw.error = f"connection failed: {type(problem).__name__}: {problem}"
     raw.done_ns = _clock()
+    raw.sent_ns = raw.sent_ns or raw.done_ns
 
 
 class ClientWatch:
@@ -161,16 +187,20 @@ class ClientWatch:
             await asyncio.sleep(LAG_PERIOD_S)
             self._lags.append(time.perf_counter() - due)
 
-    def load(self, dispatch_lags_s: Sequence[float] = ()) -> ClientLoad:
+    def load(self, streams: Sequence[RawStream], dispatch_lags_s: Sequence[float] = ()) -> ClientLoad:
         """The client's load since `run` began. `dispatch_lags_s`: of an open loop, how late requests were sent."""
+        connects_s = [raw.connect_ns / 1e9 for raw in streams if raw.connect_ns]
         wall = max(time.perf_counter() - self._began, 1e-9)
         return ClientLoad(
             cpu_share=(time.process_time() - self._cpu) / wall,
-            loop_lag_p99_s=_p99(self._lags or [0.0]),
-            dispatch_lag_p99_s=_p99(dispatch_lags_s) if dispatch_lags_s else None,
+            loop_lag_p99_s=p99(self._lags or [0.0]),
+            dispatch_lag_p99_s=p99(dispatch_lags_s) if dispatch_lags_s else None,
             dispatch_lag_max_s=max(dispatch_lags_s, default=None),
+            num_connects=len(connects_s),
+            connect_max_s=max(connects_s, default=None),
         )
 
 
-def _p99(values: Sequence[float]) -> float:
+def p99(values: Sequence[float]) -> float:
+    """The smallest of the values that 99% of them do not exceed."""
     return sorted(values)[ceil(0.99 * len(values)) - 1]

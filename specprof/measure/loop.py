@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
-from functools import cache
-from itertools import repeat
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from specprof.engine import endpoint
 from specprof.engine.access import access_of
@@ -17,33 +15,30 @@ from specprof.engine.start import start
 from specprof.errors import EngineDied, EngineError, InputError
 from specprof.measure import open_loop, wire
 from specprof.measure.agenda import Agenda
-from specprof.measure.attached import has_counters, left_out, require_let_in_still, require_same_server
+from specprof.measure.attached import has_counters, require_let_in_still, require_same_server
+from specprof.measure.client import Client, one_client
 from specprof.measure.clock import on_engine_clock, reading_on_engine_clock, time_scale
+from specprof.measure.crew import Crew, crew_of
 from specprof.measure.hardware import HardwareWatch, hardware_of, with_hardware
-from specprof.measure.interference import interference_loop
-from specprof.measure.load import ClientWatch, Order, closed_loop, connected, mixed_loop
+from specprof.measure.load import run
+from specprof.measure.orders import asked_for, work_of
+from specprof.measure.reads import Reads
+from specprof.measure.split import Work
 from specprof.measure.wire import RawStream
 from specprof.records import (
-    Arrivals,
     CachePolicy,
     Cell,
     CellRecord,
     Counters,
     EngineFacts,
     Launch,
-    Phase,
     Prompt,
     Request,
     Role,
-    lanes,
-    phase_due,
 )
 from specprof.store import Store, now
 from specprof.study.config import Study
 from specprof.study.plan import Plan
-
-if TYPE_CHECKING:
-    from aiohttp import ClientSession
 
 T = TypeVar("T")
 
@@ -77,7 +72,8 @@ class Observer(Protocol):
 def run_study(study: Study, plan: Plan, store: Store, observer: Observer) -> None:
     """Measure whatever of the plan is not sealed yet.
 
-    Raises EngineError with cause and log path if an engine fails; what was sealed before stays sealed.
+    Raises EngineError with cause and log path if an engine fails, ClientError if a worker that is to send requests
+    cannot; what was sealed before stays sealed.
     """
     agenda = Agenda(study, plan, store)
     for launch in agenda.pending():
@@ -87,12 +83,13 @@ def run_study(study: Study, plan: Plan, store: Store, observer: Observer) -> Non
             require_same_models(engine.facts(), store.facts())
             require_same_server(engine.facts(), store.facts())
             store.write_facts(number, with_hardware(engine.facts()))
-            for cell in agenda.cells(launch):
-                observer.cell(cell)
-                store.seal(measure(cell, plan.prompts, engine, number, observer.request_done))
-                observer.sealed(cell)
-                if cell.role is Role.OPEN:
-                    observer.remaining(agenda.num_left())
+            with crew_of(study.clients, engine.base_url, access_of(engine)) as workers:
+                for cell in agenda.cells(launch):
+                    observer.cell(cell)
+                    store.seal(measure(cell, plan.prompts, engine, number, observer.request_done, workers))
+                    observer.sealed(cell)
+                    if cell.role is Role.OPEN:
+                        observer.remaining(agenda.num_left())
 
 
 def require_same_models(now_running: EngineFacts, earlier: Mapping[int, EngineFacts]) -> None:
@@ -122,39 +119,47 @@ def measure(
     engine: Engine,
     launch: int,
     on_done: Callable[[], None] = lambda: None,
+    workers: Crew | None = None,
 ) -> CellRecord:
-    """Reset, warm up, drive. Raises EngineDied as soon as the engine is gone, however long its sockets stay open."""
+    """Reset, warm up, drive. Raises EngineDied as soon as the engine is gone, however long its sockets stay open.
+
+    `workers` send the requests; without any this process does.
+    """
     started_at = now()
-    if cell.cache is CachePolicy.CONTROLLED:
-        endpoint.reset_prefix_cache(engine.base_url, access=access_of(engine))
-    return asyncio.run(unless_dead(engine, _measure(cell, prompts, engine, launch, started_at, on_done)))
+    client = _client(workers, engine, work_of(cell, prompts, engine))
+    return run(unless_dead(engine, _measure(cell, client, engine, launch, started_at, on_done)))
+
+
+def _client(workers: Crew | None, engine: Engine, work: Work) -> AbstractAsyncContextManager[Client]:
+    if workers is not None:
+        return workers.at(work, engine.base_url, access_of(engine))
+    return one_client(engine.base_url, access_of(engine), work)
 
 
 async def _measure(
     cell: Cell,
-    prompts: Mapping[str, Prompt],
+    connected: AbstractAsyncContextManager[Client],
     engine: Engine,
     launch: int,
     started_at: str,
     on_done: Callable[[], None],
 ) -> CellRecord:
+    if cell.cache is CachePolicy.CONTROLLED:
+        await asyncio.to_thread(endpoint.reset_prefix_cache, engine.base_url, access=access_of(engine))
     scale = time_scale(engine)
-    warmups = _orders(cell, prompts, engine, Phase.WARMUP)
-    measured = _orders(cell, prompts, engine, Phase.MEASURED)
-    async with _connected(engine, cell) as session:
-        warm = await closed_loop(session, wire.path_of(cell), warmups, cell.concurrency)
+    async with connected as client:
+        warm = await client.warm_up()
         before = await _settled(engine)
-        watch, gauges = ClientWatch(), list[Counters]()
-        machine = HardwareWatch(hardware_of(engine.facts()))
-        background = [asyncio.create_task(run) for run in (watch.run(), _sample(engine, gauges), machine.run())]
-        raw, dispatch_lags_s = await _drive(session, cell, measured, scale, on_done)
-        client = watch.load(dispatch_lags_s)
+        gauges, machine = list[Counters](), HardwareWatch(hardware_of(engine.facts()))
+        background = [asyncio.create_task(watch) for watch in (_sample(engine, gauges), machine.run())]
+        driven = await client.drive(on_done)
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         after = await _settled(engine)
-        require_let_in_still(engine, (*warm, *raw))
-        requests = [_decoded(cell, stream, engine) for stream in (*warm, *raw)]
+        streams = (*warm, *driven.streams)
+        require_let_in_still(engine, streams)
+        requests = [_decoded(cell, stream, engine) for stream in streams]
         if any(request.error not in (None, open_loop.CANCELLED) for request in requests):
             await asyncio.sleep(SETTLE_S)  # a dying engine fails requests first: let its death be noticed, not sealed
     return CellRecord(
@@ -164,89 +169,24 @@ async def _measure(
         before=before and reading_on_engine_clock(before, scale),
         after=after and reading_on_engine_clock(after, scale),
         gauges=tuple(reading_on_engine_clock(reading, scale) for reading in gauges),
-        client=client,
+        client=driven.load,
         started_at=started_at,
         hardware=machine.readings(),
     )
 
 
-def _connected(engine: Engine, cell: Cell) -> AbstractAsyncContextManager[ClientSession]:
-    if cell.arrivals is None:
-        return connected(engine.base_url, cell.concurrency, access=access_of(engine))
-    num = open_loop.num_connections(cell.arrivals)
-    return connected(engine.base_url, num, idle_s=open_loop.IDLE_S, access=access_of(engine))
-
-
-async def _drive(
-    session: ClientSession, cell: Cell, orders: Sequence[Order], scale: float, on_done: Callable[[], None]
-) -> tuple[Sequence[RawStream], Sequence[float]]:
-    """The measured part, and of an open loop how late requests were sent.
-
-    A closed loop's streams take whatever comes next, or of a mixed cell, are bound to one content.
-    """
-    path = wire.path_of(cell)
-    if cell.arrivals is not None:
-        run = await open_loop.open_loop(session, path, orders, cell.arrivals, on_done, time_scale=scale)
-        return run.streams, run.dispatch_lags_s
-    if cell.interference is not None:
-        newcomer, *decoders = orders
-        after_reads = cell.interference.after_tokens
-        return await interference_loop(session, path, newcomer, decoders, after_reads, on_done), ()
-    if not cell.prompt_tags:
-        return await closed_loop(session, path, orders, cell.concurrency, on_done), ()
-    by_prompt = {order.prompt_id: order for order in orders}
-    of_content = [[by_prompt[name] for name in lane] for lane in lanes(cell)]
-    return await mixed_loop(session, path, of_content, cell.concurrency, on_done), ()
-
-
-def _orders(cell: Cell, prompts: Mapping[str, Prompt], engine: Engine, phase: Phase) -> list[Order]:
-    if cell.arrivals is not None:  # its warm-up is the beginning of its own schedule
-        return [] if phase is Phase.WARMUP else _scheduled_orders(cell, cell.arrivals, prompts, engine)
-    without = left_out(engine)
-    warmup = phase is Phase.WARMUP
-    ids = cell.prompt_ids[: cell.num_warmup] if warmup else cell.prompt_ids
-    encoded = (
-        (name, wire.encode(cell, prompts[name], engine.served_model, max_tokens=length, without=without))
-        for name, length in ((name, _length(cell, name, phase)) for name in ids)
-    )
-    return [Order(name, phase, body) for name, body in encoded]
-
-
-def _length(cell: Cell, prompt_id: str, phase: Phase) -> int:
-    """Tokens to ask of a request of a closed loop: what a newcomer writes itself is another matter."""
-    if phase is Phase.WARMUP:
-        return min(cell.warmup_tokens, cell.max_tokens)
-    met = cell.interference
-    return met.newcomer_tokens if met is not None and prompt_id == met.newcomer_id else cell.max_tokens
-
-
 def _decoded(cell: Cell, raw: RawStream, engine: Engine) -> Request:
     """What a stream said. What a server says of a request that it refused may repeat the token, and is kept without."""
     if raw.status != 200 and raw.reads:
-        raw.reads = [(raw.reads[-1][0], access_of(engine).scrubbed(b"".join(data for _, data in raw.reads)))]
+        raw.reads = Reads([(raw.done_ns, access_of(engine).scrubbed(raw.reads.body()))])
     return wire.decode(raw, asked=_asked(cell, raw))
 
 
 def _asked(cell: Cell, raw: RawStream) -> int:
     """How many tokens a request was sent for. Of an open loop, `raw.stream` is its place in the schedule."""
     if cell.arrivals is None:
-        return _length(cell, raw.prompt_id, raw.phase)
+        return asked_for(cell, raw.prompt_id, raw.phase)
     return cell.arrivals.output_tokens[raw.stream] if cell.arrivals.output_tokens else cell.max_tokens
-
-
-def _scheduled_orders(cell: Cell, arrivals: Arrivals, prompts: Mapping[str, Prompt], engine: Engine) -> list[Order]:
-    """One order per arrival. Prompts come again and again, so each is encoded once per length."""
-    without = left_out(engine)
-
-    @cache
-    def encoded(name: str, max_tokens: int) -> bytes:
-        return wire.encode(cell, prompts[name], engine.served_model, max_tokens=max_tokens, without=without)
-
-    lengths = arrivals.output_tokens or repeat(cell.max_tokens, len(arrivals.due_s))
-    return [
-        Order(name, phase_due(arrivals, due_s), encoded(name, max_tokens))
-        for name, due_s, max_tokens in zip(cell.prompt_ids, arrivals.due_s, lengths, strict=True)
-    ]
 
 
 async def _settled(engine: Engine) -> Counters | None:

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 
-import aiohttp
-
 from specprof.measure.load import Order, send
+from specprof.measure.others import Others
+from specprof.measure.session import Session
 from specprof.measure.wire import RawStream
 from specprof.records import Arrivals, Phase
 
@@ -36,7 +36,8 @@ _clock = time.perf_counter_ns
 class OpenRun:
     """What was sent, in the order it was due, and how late the client was.
 
-    `dispatch_lags_s` holds `sent - scheduled` of every measured request that no cap held back.
+    `dispatch_lags_s` holds `sent - scheduled`, without what connecting took, of every measured request that no cap
+    held back.
     """
 
     streams: tuple[RawStream, ...]
@@ -50,34 +51,37 @@ def num_connections(arrivals: Arrivals) -> int:
 
 
 async def open_loop(
-    session: aiohttp.ClientSession,
+    session: Session,
     path: str,
     orders: Sequence[Order],
     arrivals: Arrivals,
     on_done: Callable[[], None] = lambda: None,
     *,
     time_scale: float = 1.0,
+    others: Others | None = None,
 ) -> OpenRun:
     """Send `orders[i]` when `arrivals.due_s[i]` has come, until the window is over and all of it has ended.
 
     With a cap, what is due waits here, first come first served. What has not ended `timeout_s` after it was due is
     given up, in the queue or on the wire; what had arrived by then is kept. What is still out when the last measured
     request ends is cancelled and kept likewise; what never left is dropped. `on_done` counts all but `Phase.FILL`.
-    `time_scale`: seconds of the schedule that pass in one of ours (`measure.clock`).
+    `time_scale`: seconds of the schedule that pass in one of ours (`measure.clock`). `others`, if this client is one of
+    several: all begin at one instant, and the load is kept up until what they measure has ended as well.
     """
     with _many_sockets():
-        return await _OpenLoop(session, path, orders, arrivals, on_done, time_scale).run()
+        return await _OpenLoop(session, path, orders, arrivals, on_done, time_scale, others).run()
 
 
 class _OpenLoop:
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        session: Session,
         path: str,
         orders: Sequence[Order],
         arrivals: Arrivals,
         on_done: Callable[[], None],
         time_scale: float,
+        others: Others | None,
     ) -> None:
         self._session, self._path, self._orders = session, path, orders
         self._arrivals, self._on_done, self._scale = arrivals, on_done, time_scale
@@ -89,20 +93,25 @@ class _OpenLoop:
         self._all_measured = asyncio.Event()
         if not self._num_measured:
             self._all_measured.set()
-        self._start_s = asyncio.get_running_loop().time() + LEAD_S
-        self._start_ns = _clock() + round(LEAD_S * 1e9)
+        self._others = others
+        loop_s, now_ns = asyncio.get_running_loop().time(), _clock()
+        self._start_ns = now_ns + round(LEAD_S * 1e9) if others is None else others.start_ns
+        self._start_s = loop_s + (self._start_ns - now_ns) / 1e9
 
     async def run(self) -> OpenRun:
-        window_end_s = (self._arrivals.warmup_s + self._arrivals.duration_s) / self._scale
+        window_end_s = self._start_s + (self._arrivals.warmup_s + self._arrivals.duration_s) / self._scale
         async with asyncio.TaskGroup() as group:
             sending = group.create_task(self._dispatch(group))
-            await asyncio.sleep(LEAD_S + window_end_s)  # tokens of earlier requests arrive until then
+            left_s = window_end_s - asyncio.get_running_loop().time()
+            await asyncio.sleep(left_s)  # tokens of earlier requests arrive until then
             await self._all_measured.wait()
+            if self._others is not None:
+                await self._others.wait()
             for task in (sending, *self._out):
                 task.cancel()
         sent = tuple(raw for raw in self._streams if raw.done_ns)
         on_their_own = (raw for raw in sent if raw.phase is Phase.MEASURED and raw.stream not in self._held)
-        return OpenRun(sent, tuple((raw.sent_ns - raw.scheduled_ns) / 1e9 for raw in on_their_own))
+        return OpenRun(sent, tuple((raw.sent_ns - raw.connect_ns - raw.scheduled_ns) / 1e9 for raw in on_their_own))
 
     async def _dispatch(self, group: asyncio.TaskGroup) -> None:
         """Every request becomes a task the moment it is due; one that is overdue does not wait for a timer."""
@@ -124,7 +133,7 @@ class _OpenLoop:
         except TimeoutError:
             self._give_up(raw)
         except asyncio.CancelledError:
-            if raw.sent_ns:
+            if raw.sent_ns and not raw.done_ns:
                 raw.error, raw.done_ns = CANCELLED, _clock()
             raise
         if raw.phase is not Phase.FILL:

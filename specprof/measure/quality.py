@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from specprof.errors import InputError
 from specprof.records import Cell, Phase, Prompt, Role, TextMarks
@@ -135,7 +135,7 @@ class Marker:
         self._limit_s = limit_s
         self._running: tuple[Any, Connection] | None = None
 
-    def __enter__(self) -> Marker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

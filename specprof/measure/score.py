@@ -10,21 +10,20 @@ distribution that was sampled from: temperature, top-p and top-k change it (`ana
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import aiohttp
 import orjson
 
-from specprof.columns import CellData, requests_of
+from specprof.columns import CellData, ragged, requests_of
 from specprof.engine.access import access_of
 from specprof.engine.protocol import Engine
 from specprof.engine.start import start
 from specprof.errors import EngineError
 from specprof.measure.attached import on_its_server
-from specprof.measure.load import Order, closed_loop, connected
+from specprof.measure.load import Order, closed_loop, connected, run
 from specprof.measure.loop import Observer, unless_dead
+from specprof.measure.session import Session
 from specprof.measure.wire import MAX_ERROR_CHARS, RawStream
 from specprof.records import Cell, Launch, Phase, Prompt, Request, TextScores, is_sampled
 from specprof.store import Store
@@ -55,7 +54,7 @@ def scoring_plan(plan: Plan, store: Store) -> Plan:
 
 def _names_tokens(data: CellData) -> bool:
     """Whether there is a text to score: of one without token ids nobody knows which tokens it was."""
-    return any(data.requests["token_ids"].to_pylist())
+    return bool(len(ragged(data.requests.select(["token_ids"])["token_ids"]).values))
 
 
 def score_study(study: Study, plan: Plan, store: Store, observer: Observer) -> None:
@@ -89,7 +88,7 @@ def score(
     on_done: Callable[[], None] = lambda: None,
 ) -> tuple[TextScores, ...]:
     """Every text under the target. One that cannot be scored says why; EngineError if that is all of them."""
-    scores = asyncio.run(unless_dead(engine, _score(cell, texts, prompts, engine, on_done)))
+    scores = run(unless_dead(engine, _score(cell, texts, prompts, engine, on_done)))
     failed = [text.error for text in scores if text.error is not None]
     if failed and len(failed) == len(scores):
         raise EngineError(f"No text of cell {cell.key} could be scored for gate 8.", cause=failed[0])
@@ -115,9 +114,7 @@ async def _score(
     )
 
 
-async def _prompt_ids(
-    session: aiohttp.ClientSession, cell: Cell, prompts: Sequence[Prompt], model: str
-) -> list[tuple[int, ...]]:
+async def _prompt_ids(session: Session, cell: Cell, prompts: Sequence[Prompt], model: str) -> list[tuple[int, ...]]:
     """The tokens of each prompt as the server itself reads it, chat template and special tokens included."""
     orders = [_order(prompt.id, _tokenize_body(cell, prompt, model)) for prompt in prompts]
     answers = await closed_loop(session, _TOKENIZE_PATH, orders, STREAMS)

@@ -8,13 +8,14 @@ counts nothing either has written what it was asked for where it says that it wa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
 import orjson
 
+from specprof.measure.reads import Reads
 from specprof.records import (
     Cell,
     Phase,
@@ -27,11 +28,16 @@ from specprof.records import (
 
 MAX_ERROR_CHARS = 300
 MAX_COUNT = 2**31 - 1  # token ids and counts are stored as 32-bit integers
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(slots=True)
 class RawStream:
-    """One request as it happened: instants, and the bytes of each read with the time it returned."""
+    """One request as it happened: instants, and the bytes of each read with the time it returned.
+
+    `sent_ns` is when it was written to a connection that stood; opening one for it, if none was free, took
+    `connect_ns` before that. A request that never left is `sent` when it failed.
+    """
 
     prompt_id: str
     phase: Phase
@@ -40,8 +46,9 @@ class RawStream:
     sent_ns: int = 0
     done_ns: int = 0
     status: int = 0
-    reads: list[tuple[int, bytes]] = field(default_factory=list)
+    reads: Reads = field(default_factory=Reads)
     error: str | None = None
+    connect_ns: int = 0
 
 
 def path_of(cell: Cell) -> str:
@@ -115,7 +122,7 @@ def decode(raw: RawStream, *, asked: int | None = None) -> Request:
     )
 
 
-def _read(seen: _Seen, reads: Sequence[tuple[int, bytes]]) -> str | None:
+def _read(seen: _Seen, reads: Iterable[tuple[int, bytes]]) -> str | None:
     """Take in every event; why the stream cannot be used, None if it can."""
     try:
         for at_ns, payload in events(reads):
@@ -126,19 +133,34 @@ def _read(seen: _Seen, reads: Sequence[tuple[int, bytes]]) -> str | None:
     return seen.problem()
 
 
-def events(reads: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+def events(reads: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     """The `data:` payloads of a server-sent event stream, each with the time of the read that completed it.
 
-    Lines may end in LF or CRLF, an event may be split anywhere or share a read with others; comments and other fields
-    are passed over. An unfinished last event is dropped, as the SSE standard says.
+    By the SSE standard (WHATWG HTML, 9.2.6): lines end in LF, CRLF or CR, a byte order mark may come first, an event
+    may be split anywhere or share a read with others, comments and other fields are passed over, and an unfinished
+    last event is dropped.
     """
-    rest = b""
+    unfinished: list[bytes] = []  # of a line; joined once, since a long one may come in a thousand reads
     data: list[bytes] = []
-    for at_ns, block in reads:
-        *lines, rest = (rest + block).split(b"\n")
-        for line in (ended.removesuffix(b"\r") for ended in lines):
+    at_start, after_cr = True, False
+    for at_ns, read in reads:
+        block = read.removeprefix(b"\n") if after_cr else read  # the second half of a CRLF
+        after_cr = read.endswith(b"\r") if read else after_cr
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = block.split(b"\n")
+        if lines and unfinished:
+            lines[0] = b"".join((*unfinished, lines[0]))
+            unfinished.clear()
+        if rest:
+            unfinished.append(rest)
+        if lines and at_start:
+            lines[0], at_start = lines[0].removeprefix(_BYTE_ORDER_MARK), False
+        for line in lines:
             if line.startswith(b"data:"):
                 data.append(line[5:].removeprefix(b" "))
+            elif line == b"data":
+                data.append(b"")
             elif not line and data:
                 yield at_ns, b"\n".join(data)
                 data = []

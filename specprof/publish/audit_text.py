@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from specprof.analyse.audit import Answer, Audit, Finding, Kind, Status, audit, 
 from specprof.analyse.audit.claim import Aggregation, Claim
 from specprof.analyse.results import as_json
 from specprof.errors import InputError
+from specprof.publish.json_text import finite, json_text
 from specprof.publish.paragraphs import paragraph
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def claim_from_options(options: Mapping[str, Any]) -> Claim:
 def audits_json(audits: Sequence[Audit], between: Sequence[Finding]) -> str:
     """Claims, rebuilt numbers, findings and checklists, and the comparisons between claims."""
     told = {"audits": as_json(tuple(audits)), "comparisons": as_json(tuple(between))}
-    return json.dumps(told, ensure_ascii=False, indent=2)
+    return json_text(finite(told), indent=2)
 
 
 def print_audits(audits: Sequence[Audit], between: Sequence[Finding], console: Console) -> None:

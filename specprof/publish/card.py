@@ -7,7 +7,6 @@ protocol, stop rule, lengths, concurrency, arm, engine, interval, gates and one 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -19,6 +18,7 @@ from specprof.analyse.results import CellFigures, Figure, GainFigures, GateFindi
 from specprof.errors import InputError, SpecprofError
 from specprof.publish.context import Engine, context_line, engine_of, place
 from specprof.publish.grid import Grid
+from specprof.publish.json_text import finite, json_text
 from specprof.publish.numbers import known, quantity, times
 from specprof.publish.service_card import service_headlines
 from specprof.publish.settings import without_secrets
@@ -37,16 +37,16 @@ _QUOTED_GAINS = {
 
 def card(figures: StudyFigures) -> dict[str, Any]:
     """The card of a study, valid under `card.schema.json`."""
-    made = {"schema_version": SCHEMA_VERSION, **_body(figures), "headlines": _finite(headlines(figures))}
+    made = {"schema_version": SCHEMA_VERSION, **_body(figures), "headlines": finite(headlines(figures))}
     if figures.service is not None:
-        made["service"] = {**made["service"], "headlines": _finite(service_headlines(figures))}
+        made["service"] = {**made["service"], "headlines": finite(service_headlines(figures))}
     validate(made)
     return made
 
 
 def figures_json(figures: StudyFigures) -> str:
     """What `specprof report --format json` prints: the card's body, figures alone."""
-    return json.dumps(_body(figures), ensure_ascii=False, indent=1, allow_nan=False)
+    return json_text(_body(figures))
 
 
 def _body(figures: StudyFigures) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _body(figures: StudyFigures) -> dict[str, Any]:
     for later in _ONLY_WHERE_MEASURED:
         if not told[later]:
             del told[later]
-    return dict(_finite({**told, "environment": without_secrets(told["environment"])}))
+    return dict(finite({**told, "environment": without_secrets(told["environment"])}))
 
 
 def headlines(figures: StudyFigures) -> list[dict[str, Any]]:
@@ -156,12 +156,3 @@ def _require_valid(cell: CellFigures) -> None:
                 f"{place(cell)}, {quantity(cell.throughput_tok_s, 'tok/s')}: gate {gate.gate} ({gate.name}) forbids a "
                 f"headline. {gate.evidence} {gate.remedy}"
             )
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no infinity: what is not a number is not known."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

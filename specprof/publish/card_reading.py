@@ -27,6 +27,7 @@ from specprof.publish.fitness import claim_address, claim_objections
 from specprof.publish.numbers import one_line
 from specprof.publish.service_card import service_headlines
 
+_DEEPEST = 64
 _DIGITS = 1e-5  # relative: a card keeps six significant digits
 # `results` cannot import them
 _LATE = (
@@ -68,9 +69,11 @@ def read_card(path: Path) -> dict[str, Any]:
 def _document(path: Path) -> dict[str, Any]:
     try:
         told = json.loads(path.read_bytes())
+        json.dumps(told, ensure_ascii=False, allow_nan=False).encode()  # neither NaN nor half a surrogate pair
+        _require_flat(told)
     except OSError as problem:
         raise InputError(f"{path}: cannot be read ({problem.strerror}).") from None
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise InputError(f"{path}: is not JSON ({problem}). Give a card.json that 'specprof report' wrote.") from None
     if not isinstance(told, dict) or not isinstance(told.get("headlines"), list):
         raise InputError(f"{path}: is no card: it has no headlines. Give a card.json that 'specprof report' wrote.")
@@ -80,6 +83,19 @@ def _document(path: Path) -> dict[str, Any]:
             f"{path}: schema_version {found}, this specprof reads {SCHEMA_VERSION}. Use the version that wrote it."
         )
     return told
+
+
+def _require_flat(value: Any) -> None:
+    """Raise ValueError for what nests deeper than anything that is measured."""
+    layer = [value]
+    for _ in range(_DEEPEST):
+        nested = [
+            child.values() if isinstance(child, dict) else child for child in layer if isinstance(child, dict | list)
+        ]
+        layer = [item for children in nested for item in children]
+        if not layer:
+            return
+    raise ValueError(f"it nests deeper than {_DEEPEST} levels")
 
 
 def _require_claim(path: Path, claim: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from specprof.decide.changes import DECIDING, Change, Comparison, Metric, RatioF
 from specprof.decide.compare import refusal_words
 from specprof.decide.fairness import Difference, Dimension
 from specprof.publish.context import gate_codes
+from specprof.publish.json_text import json_text
 from specprof.publish.numbers import UNKNOWN, known, number
 from specprof.publish.paragraphs import paragraph
 
@@ -55,7 +55,7 @@ def comparison_json(comparison: Comparison) -> str:
         **as_json(comparison),
         "summary": summary(comparison),
     }
-    return json.dumps(told, ensure_ascii=False, indent=1, allow_nan=False)
+    return json_text(told)
 
 
 def kind(comparison: Comparison) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from specprof.analyse.interference import InterferenceFigures
 from specprof.analyse.results import CellFigures, GateFinding, Severity
 from specprof.analyse.service_results import RungFigures
 from specprof.publish.grid import protocol_of
@@ -82,12 +83,27 @@ def gate_names(findings: Iterable[GateFinding]) -> str:
     return ", ".join(named) or "none"
 
 
-def place(cell: CellFigures | RungFigures) -> str:
-    """Where a cell stands: `code · forced 128 · prompt 42 · N=8 · ngram K=4`; with arrivals, its rate for N."""
+def place(cell: CellFigures | RungFigures | InterferenceFigures) -> str:
+    """Where a cell stands: `code · forced 128 · prompt 42 · N=8 · ngram K=4`; with arrivals, its rate for N.
+
+    Where a long prompt came among decoders: `code · long-code-006 among 4 decoders · 512 tokens a step · off`.
+    """
+    if isinstance(cell, InterferenceFigures):
+        return SEPARATOR.join((one_line(cell.tag), encounter_words(cell), step_words(cell), one_line(cell.method)))
     prompt = f"prompt {count(cell.prompt_tokens.value)}"
     load = f"N={cell.concurrency}" if isinstance(cell, CellFigures) else rate_words(cell)
     words = (one_line(cell.tag), protocol_of(cell).words, prompt, load, one_line(cell.method))
     return SEPARATOR.join(words)
+
+
+def encounter_words(met: InterferenceFigures) -> str:
+    """Who came among how many: `long-code-006 among 4 decoders`."""
+    return f"{one_line(met.newcomer_id)} among {met.decoders} decoders"
+
+
+def step_words(met: InterferenceFigures) -> str:
+    """How much of it a step could read at most: `512 tokens a step`."""
+    return f"{met.max_num_batched_tokens} tokens a step"
 
 
 def rate_words(rung: RungFigures) -> str:

@@ -1,27 +1,32 @@
-"""`specprof cost` on a terminal or as JSON, and the sensitivity chart beside it.
-
-Given figures are written with the digits that a reader who checks them by hand needs; measured ones with those that
-their interval supports.
-"""
+"""`specprof cost` on a terminal or as JSON; its page and its sensitivity chart as files."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from enum import Enum
-from math import floor, log10
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specprof.analyse.cost import Repayment, Standing, is_exact
-from specprof.analyse.results import Figure, as_json
-from specprof.decide.bill import Bill, BreakEven, Payback, PaybackPlan, Priced, Reversal, Traced, make_bill
+from specprof.analyse.cost import Standing
+from specprof.analyse.results import as_json
+from specprof.decide.bill import Bill, BreakEven, make_bill
 from specprof.errors import InputError
-from specprof.publish.numbers import UNKNOWN, known, one_line
+from specprof.publish.cost_numbers import Form, amount, bare, parts, percent
+from specprof.publish.cost_page import GENERATOR, render_bill
+from specprof.publish.cost_sentences import (
+    break_even_sentences,
+    payback_sentences,
+    ranking_lines,
+    reversal_sentences,
+    share_words,
+    source_lines,
+)
+from specprof.publish.files import put
+from specprof.publish.json_text import json_text
+from specprof.publish.numbers import one_line
 from specprof.publish.paragraphs import bullets, paragraph
 from specprof.publish.pictures import sensitivity
 from specprof.publish.pictures.style import house_style
-from specprof.study.cost_file import load_cost_file
+from specprof.study.cost_file import CostFile, load_cost_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,37 +34,41 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WHOLE_NAME = 9  # columns that an option's name keeps on a narrow terminal
-GIVEN_DIGITS, MEASURED_DIGITS, LIMIT_DIGITS = 6, 4, 3  # of an amount
-GIVEN_SHARE_DIGITS, MEASURED_SHARE_DIGITS = 5, 3
 SCHEMA_VERSION = 1
 
 
 def cost_command(path: Path, *, out: Path | None, output: str, console: Console) -> None:
-    """Price the options of a cost file, print them as text or JSON and draw the chart (default: beside the file).
+    """Price the options of a cost file, print them as text or JSON, and write the page and the chart beside it.
 
-    Raises InputError for a file, study, cell, format or place that cannot be used.
+    `out`: another PNG file, or folder, for the chart; the page stands beside it under the same name. Raises InputError
+    for a file, study, cell, format or place that cannot be used.
     """
     if output not in ("text", "json"):
         raise InputError(f"--format {output}: is not known. Use text or json.")
     chart = _chart_path(path, out)
-    bill = make_bill(load_cost_file(path))
-    _write_chart(bill, chart)
+    page = _page_path(chart)
+    file = load_cost_file(path)
+    bill = make_bill(file)
+    _write(chart, _chart(bill))
+    _write(page, render_bill(bill, _reports(file), page.parent).encode())
     if output == "json":
-        console.file.write(bill_json(bill, chart) + "\n")
+        console.file.write(bill_json(bill, chart, page) + "\n")
         return
     print_bill(bill, console)
-    console.print(f"\nChart: {chart}", highlight=False, soft_wrap=True, markup=False)
+    for lead, what, written in (("\n", "Chart", chart), ("", "Page", page)):
+        console.print(f"{lead}{what}: {written}", highlight=False, soft_wrap=True, markup=False)
 
 
-def bill_json(bill: Bill, chart: Path) -> str:
+def bill_json(bill: Bill, chart: Path, page: Path) -> str:
     """The whole bill. `low` and `high` are null where nothing measured stands behind a figure, or one measurement."""
     told = {
         "schema_version": SCHEMA_VERSION,
         **_plain(as_json(bill)),
         "sentences": [*reversal_sentences(bill), *payback_sentences(bill)],
         "chart": str(chart),
+        "page": str(page),
     }
-    return json.dumps(told, ensure_ascii=False, indent=1, allow_nan=False)
+    return json_text(told)
 
 
 def print_bill(bill: Bill, console: Console) -> None:
@@ -70,119 +79,6 @@ def print_bill(bill: Bill, console: Console) -> None:
     bullets("Break-even", break_even_sentences(bill), console)
     bullets("Payback", payback_sentences(bill), console)
     bullets("Where the figures come from", source_lines(bill), console)
-
-
-# -- sentences --------------------------------------------------------------------------------------------------------
-
-
-def ranking_lines(bill: Bill) -> Iterator[str]:
-    """Both orders from the cheapest up, and why they differ where they do."""
-    options = {option.name: option for option in bill.options}
-    if bill.ranking_raw:
-        raw = (f"{name} {amount(options[name].raw_cost_per_million)}" for name in bill.ranking_raw)
-        yield f"by raw tokens: {', '.join(raw)}"
-    effective = (f"{name} {amount(options[name].cost_per_million)}" for name in bill.ranking_effective)
-    yield f"by effective tokens: {', '.join(effective)}"
-    yield from reversal_sentences(bill)
-
-
-def reversal_sentences(bill: Bill) -> Iterator[str]:
-    """One sentence per pair whose order turns."""
-    options = {option.name: option for option in bill.options}
-    for reversal in bill.reversals:
-        yield _reversal(reversal, options[reversal.cheaper_raw], options[reversal.cheaper_effective])
-
-
-def _reversal(reversal: Reversal, seeming: Priced, real: Priced) -> str:
-    raw = f"{percent(_positive(reversal.raw_cost_change))} cheaper per raw token"
-    effective = f"{percent(reversal.cost_change)} dearer per effective token"
-    shares = f"{_share(seeming)} of what it writes counts against {_share(real)} of {real.name}"
-    told = f"{seeming.name} is {raw} than {real.name}, but only {shares}, so it is {effective}"
-    if reversal.sure:
-        return f"Reversed: {told}."
-    return f"Perhaps reversed: {told}; an interval holds no difference, so this is undecided."
-
-
-def break_even_sentences(bill: Bill) -> Iterator[str]:
-    """Where each option ties with the cheapest, and how far the cheapest may fall."""
-    options = {option.name: option for option in bill.options}
-    for tie in bill.break_evens:
-        yield _break_even(tie, options[tie.option], cheapest=tie.option == bill.ranking_effective[0])
-
-
-def _break_even(tie: BreakEven, own: Priced, *, cheapest: bool) -> str:
-    output = f"{amount(tie.effective_throughput_tok_s)} effective tok/s"
-    share = tie.effective_share
-    if share is not None and known(share.value) and own.throughput_tok_s is not None:
-        output += f", {percent(share)} of its raw {amount(own.throughput_tok_s.figure)}"
-        if share.value > 1:
-            sure = "" if share.low is not None and share.low > 1 else "perhaps "
-            output += f" and so {sure}out of reach by a better share alone"
-    now = f"now {amount(own.effective_throughput_tok_s.figure)}"
-    if tie.standing is Standing.EQUAL:
-        return f"{tie.option} costs what {tie.rival} does as it is, at {output}"
-    if cheapest:
-        estimated = ", on the estimate," if tie.standing is Standing.UNDECIDED else ""
-        return f"{tie.option} stays{estimated} cheaper than {tie.rival} down to {output} ({now})"
-    return f"{tie.option} costs what {tie.rival} does at {output} ({now})"
-
-
-def payback_sentences(bill: Bill) -> Iterator[str]:
-    """The work that is priced, then one sentence per option that could replace the baseline."""
-    plan = bill.payback
-    if plan is None:
-        return
-    running = f"{amount(plan.baseline_running_cost)} {bill.currency} in {amount(plan.baseline_paid_hours)} paid hours"
-    work = f"{_digits(plan.effective_tokens_per_period / 1e6, GIVEN_DIGITS)} million effective tokens"
-    yield f"{plan.baseline} does {work} a {plan.period} for {running}; hours are bought as the work needs them"
-    for option in plan.options:
-        yield _payback(option, plan, bill.currency)
-
-
-def _payback(option: Payback, plan: PaybackPlan, currency: str) -> str:
-    changing = f"{option.option} instead of {plan.baseline}"
-    periods = f"{amount(option.periods)} × {plan.period}"
-    spent = f"{_digits(option.one_off, GIVEN_DIGITS)} {currency} once"
-    saving = f"a net saving of {amount(option.net_saving)} {currency} a {plan.period}"
-    why = _why_no_saving(option, plan, currency)
-    if option.repayment is Repayment.NEVER:
-        return f"{changing}: never, {why}"
-    if option.repayment is Repayment.UNDECIDED:
-        at = periods if known(option.periods.value) else f"never on the estimate ({why})"
-        return f"{changing}: undecided, {at}: {saving} may be none at all"
-    if not option.one_off:
-        return f"{changing}: at once, nothing is spent first: {saving}"
-    return f"{changing}: {periods}, {spent} over {saving}"
-
-
-def _why_no_saving(option: Payback, plan: PaybackPlan, currency: str) -> str:
-    running = f"{amount(_positive(option.running_saving))} {currency} a {plan.period}"
-    if (option.running_saving.value or 0.0) < 0:
-        return f"running it costs {running} more for the same work ({amount(option.paid_hours)} paid hours)"
-    if not option.running_saving.value and option.extra_upkeep <= 0:
-        return "running it costs the same"
-    upkeep = f"{_digits(option.extra_upkeep, GIVEN_DIGITS)} of extra upkeep"
-    return f"it saves {running} in running cost and takes {upkeep}"
-
-
-def source_lines(bill: Bill) -> Iterator[str]:
-    """Each input with its source and what is to be kept in mind, options that share a line together."""
-    lines: dict[str, list[str]] = {}
-    for option in bill.options:
-        for line in ("; ".join(f"{name} {traced.source}" for name, traced in _inputs(option)), *option.notes):
-            lines.setdefault(line, []).append(option.name)
-    return (f"{', '.join(names)}: {line}" for line, names in lines.items())
-
-
-def _inputs(option: Priced) -> Iterator[tuple[str, Traced]]:
-    yield "cost per hour", option.cost_per_hour
-    if option.throughput_tok_s is not None:
-        yield "raw tok/s", option.throughput_tok_s
-    if option.effective_share is not None:
-        yield "effective share", option.effective_share
-    else:
-        yield "effective tok/s", option.effective_throughput_tok_s
-    yield "utilisation", option.utilisation
 
 
 # -- the table and its numbers ----------------------------------------------------------------------------------------
@@ -208,11 +104,11 @@ def _table(bill: Bill) -> Table:
             Text(one_line(option.name)),
             amount(option.cost_per_hour.figure),
             *((percent(option.utilisation.figure),) if idle else ()),
-            _value(option.throughput_tok_s.figure if option.throughput_tok_s else None),
-            _share(option),
-            _value(option.effective_throughput_tok_s.figure),
-            _value(option.raw_cost_per_million),
-            Text("\n".join(_parts(option.cost_per_million, Form.AMOUNT)), style="bold"),
+            bare(option.throughput_tok_s.figure if option.throughput_tok_s else None),
+            share_words(option),
+            bare(option.effective_throughput_tok_s.figure),
+            bare(option.raw_cost_per_million),
+            Text("\n".join(parts(option.cost_per_million, Form.AMOUNT)), style="bold"),
             _standing(against.get(option.name), cheapest=option.name == bill.ranking_effective[0]),
         )
     return table
@@ -226,74 +122,12 @@ def _standing(tie: BreakEven | None, *, cheapest: bool) -> Text:
     if tie.standing is Standing.EQUAL:
         return Text("cheapest,\nnot alone" if cheapest else "as cheap")
     if tie.standing is Standing.UNDECIDED:
-        lines = ["cheapest on\nthe estimate"] if cheapest else ["undecided", *_parts(tie.cost_change, Form.CHANGE)]
+        lines = ["cheapest on\nthe estimate"] if cheapest else ["undecided", *parts(tie.cost_change, Form.CHANGE)]
         return Text("\n".join(lines), style="yellow")
     if cheapest:
         return Text("cheapest", style="green")
-    value, *interval = _parts(tie.cost_change, Form.SHARE)
+    value, *interval = parts(tie.cost_change, Form.SHARE)
     return Text("\n".join([f"{value} dearer", *interval]), style="red")
-
-
-class Form(Enum):
-    """How a figure is written: scale, unit, digits where given and where measured, and whether a plus is shown."""
-
-    AMOUNT = (1.0, "", GIVEN_DIGITS, MEASURED_DIGITS, False)
-    SHARE = (100.0, "%", GIVEN_SHARE_DIGITS, MEASURED_SHARE_DIGITS, False)
-    CHANGE = (100.0, "%", GIVEN_SHARE_DIGITS, MEASURED_SHARE_DIGITS, True)
-
-
-def amount(figure: Figure | None) -> str:
-    """A figure as it deserves: `2.92398` where all of it was given, `3.086 [2.9, 3.28]` where it was measured."""
-    return " ".join(_parts(figure, Form.AMOUNT))
-
-
-def percent(figure: Figure) -> str:
-    """A share: `5.5556%` where all of it was given, `18.9% [14.6%, 23.3%]` where it was measured."""
-    return " ".join(_parts(figure, Form.SHARE))
-
-
-def _value(figure: Figure | None) -> str:
-    """A figure without its interval."""
-    return _parts(figure, Form.AMOUNT)[0]
-
-
-def _parts(figure: Figure | None, form: Form) -> tuple[str, ...]:
-    """The value, and its interval where it has one."""
-    if figure is None or (figure.value is None and figure.low is None and figure.high is None):
-        return (UNKNOWN,)
-    scale, unit, given, measured, signed = form.value
-
-    def written(value: float | None, digits: int, missing: str) -> str:
-        if not known(value):
-            return missing
-        plus = "+" if signed and value > 0 else ""
-        return f"{plus}{_digits(value * scale, digits)}{unit}"
-
-    value = written(figure.value, given if is_exact(figure) else measured, UNKNOWN)
-    if is_exact(figure) or (figure.low is None and figure.high is None):
-        return (value,)
-    return value, f"[{written(figure.low, LIMIT_DIGITS, UNKNOWN)}, {written(figure.high, LIMIT_DIGITS, '∞')}]"
-
-
-def _digits(value: float, digits: int) -> str:
-    """So many significant digits, never an exponent, whole numbers whole: `2.92398`, `7,600`, `0.000012`."""
-    if value == 0:
-        return "0"
-    rounded = float(f"{value:.{digits}g}")
-    decimals = max(0, digits - 1 - floor(log10(abs(rounded))))
-    text = f"{value:,.{decimals}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
-
-
-def _share(option: Priced) -> str:
-    return percent(option.effective_share.figure) if option.effective_share is not None else UNKNOWN
-
-
-def _positive(figure: Figure) -> Figure:
-    """A loss told as a loss: the size of a negative figure."""
-    if (figure.value or 0.0) >= 0:
-        return figure
-    return Figure(*(None if v is None else -v for v in (figure.value, figure.high, figure.low)))
 
 
 # -- files and lines --------------------------------------------------------------------------------------------------
@@ -307,11 +141,33 @@ def _chart_path(path: Path, out: Path | None) -> Path:
     return out
 
 
-def _write_chart(bill: Bill, path: Path) -> None:
+def _page_path(chart: Path) -> Path:
+    """The chart's name with .html; never over a page of another kind, a study's report least of all."""
+    page = chart.with_suffix(".html")
+    with suppress(OSError):
+        if GENERATOR.encode() not in page.read_bytes():
+            raise InputError(f"{page}: exists and is no page of costs. Name another place with --out.")
+    return page
+
+
+def _chart(bill: Bill) -> bytes:
     with house_style():
-        png = sensitivity.draw(bill)
+        return sensitivity.draw(bill)
+
+
+def _reports(file: CostFile) -> dict[str, Path]:
+    """The report of each option's study, where it lies beside the measurements."""
+    found = {
+        option.name: file.study_folder(index) / "report.html"
+        for index, option in enumerate(file.spec.options)
+        if option.study is not None
+    }
+    return {name: report for name, report in found.items() if report.is_file()}
+
+
+def _write(path: Path, content: bytes) -> None:
     try:
-        path.write_bytes(png)
+        put(path, content)
     except OSError as problem:
         raise InputError(f"{path}: cannot be written ({problem.strerror}). Name another place with --out.") from None
 

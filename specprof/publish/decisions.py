@@ -95,8 +95,8 @@ def bounds_of(grid: Grid) -> dict[str, Bound]:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossover:
-    """The number of streams N* at which a gain falls through 1.
+class Crossing:
+    """The number of streams N* at which a gain falls through 1, as a picture draws it (`analyse.modelled.Crossover`).
 
     `low` and `high` are where the bounds of its interval do: 0 and infinity where that lies outside what was measured,
     None where some gain has no interval.
@@ -107,7 +107,7 @@ class Crossover:
     high: float | None = None
 
 
-def crossover(points: Sequence[tuple[int, Figure | None]]) -> Crossover | None:
+def crossover(points: Sequence[tuple[int, Figure | None]]) -> Crossing | None:
     """N* of a gain measured at these numbers of streams (rising; None: not fit), as `fall_through_one` finds it.
 
     None where it falls nowhere inside the measured range, or only across a gain that is not fit.
@@ -124,6 +124,6 @@ def crossover(points: Sequence[tuple[int, Figure | None]]) -> Crossover | None:
     if after - before > 1:
         return None
     if not all(known(figure.low) and known(figure.high) for figure in figures):
-        return Crossover(streams_at)
+        return Crossing(streams_at)
     low, high = fall.concurrency.low, fall.concurrency.high
-    return Crossover(streams_at, 0.0 if low is None else low, inf if high is None else high)
+    return Crossing(streams_at, 0.0 if low is None else low, inf if high is None else high)

@@ -3,7 +3,7 @@
 A number stands among the headlines only if nothing is to be said against it; every objection names its gate or rule,
 the evidence, and the remedy. Publication is stricter than a report in one point: a draft position accepted at least
 999 times in 1,000 blocks it whatever the number of steps, since the reader of a page cannot weigh the luck (METHOD 7,
-gate 12).
+gate 12). Once explained (`specprof explain`), it is published with the explanation.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from specprof.analyse.explained import EXPLAINED
 from specprof.analyse.results import CellFigures, Figure, GainFigures, GateFinding, Severity, StudyFigures
 from specprof.analyse.thresholds import SUSPICIOUS_SURVIVAL
 from specprof.errors import InputError
@@ -231,7 +232,7 @@ def _cell_objections(cell: CellFigures) -> Iterator[Objection]:
     refused = [gate for gate in cell.gates if gate.severity is Severity.INVALID]
     for gate in refused:
         yield Objection(f"gate {gate.gate} ({one_line(gate.name)})", one_line(gate.evidence), one_line(gate.remedy))
-    if not any(gate.gate == 12 for gate in refused):
+    if not any(gate.gate == 12 for gate in refused) and not any(gate.name == EXPLAINED for gate in cell.gates):
         yield from _too_good(cell.survival)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-import unicodedata
-from typing import TypeGuard
+import re
+from typing import TYPE_CHECKING, TypeGuard
 
-from specprof.analyse.results import Figure
+if TYPE_CHECKING:  # every command prints through here, `--help` too, and figures take long to load
+    from specprof.analyse.results import Figure
 
 UNKNOWN = "—"
-_BIDI_CONTROLS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
+# Control characters but tab and line feed, the controls of writing direction, and halves of surrogate pairs
+UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def number(value: float | None) -> str:
@@ -111,20 +113,12 @@ def known(value: float | None) -> TypeGuard[float]:
 
 def plain(text: object) -> str:
     """Text from outside made safe to print: no control characters (ANSI escapes), no reordering of the line."""
-    return "".join(_shown(char) for char in str(text))
+    return UNSAFE.sub("\N{REPLACEMENT CHARACTER}", str(text))
 
 
 def one_line(text: object) -> str:
     """The same on a single line."""
     return " ".join(plain(text).split())
-
-
-def _shown(char: str) -> str:
-    if char in "\n\t":
-        return char
-    if ord(char) in _BIDI_CONTROLS or unicodedata.category(char) in ("Cc", "Cs"):
-        return "\N{REPLACEMENT CHARACTER}"
-    return char
 
 
 def _rounded(value: float, *, small: int, middle: int, large: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,10 @@ from specprof.decide.ranges import LoadRange, Policy
 from specprof.decide.routing import Pool, Routing
 from specprof.errors import InputError
 from specprof.publish.context import engine_of, gate_code
+from specprof.publish.files import put
+from specprof.publish.json_text import json_text
 from specprof.publish.model_text import model_document
+from specprof.publish.numbers import UNSAFE, one_line
 from specprof.publish.settings import without_secrets
 
 SCHEMA_VERSION = 1
@@ -61,7 +63,7 @@ def policy_document(
 
 def policy_json(document: Mapping[str, Any]) -> str:
     """The document as JSON."""
-    return json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False)
+    return json_text(document)
 
 
 def write_policy(document: Mapping[str, Any], routing: Routing, folder: Path) -> tuple[Path, Path]:
@@ -70,7 +72,7 @@ def write_policy(document: Mapping[str, Any], routing: Routing, folder: Path) ->
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            put(folder / name, text.encode())
     except OSError as problem:
         raise InputError(
             f"{folder}: cannot be written ({problem.strerror}). Choose another folder: --out DIR."
@@ -104,7 +106,7 @@ def _proxy(routing: Routing) -> str:
     """The text of litellm.yaml."""
     config = proxy_config(routing)
     example = next((model["model_name"] for model in config["model_list"]), routing.served_model)
-    return _PROXY_HEAD.format(example=example) + _yaml(config)
+    return _PROXY_HEAD.format(example=one_line(example)) + _yaml(config)
 
 
 def command(pool: Pool) -> str:
@@ -174,4 +176,8 @@ def _figure(figure: Figure) -> dict[str, Any]:
 
 
 def _yaml(value: Any) -> str:
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
+    """What could turn a line around is escaped, with all else that is not ASCII: PyYAML would let it pass."""
+    told = str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
+    if UNSAFE.search(told) is None:
+        return told
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=120, default_flow_style=None))

@@ -7,13 +7,8 @@ characters are replaced before either. The page allows itself no network at all.
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +20,11 @@ from specprof.publish.card import card
 from specprof.publish.card_text import card_markdown
 from specprof.publish.context import engine_of, gate_code, place
 from specprof.publish.figures import FRONTIER_TITLE, INTERFERENCE_TITLE, SERVICE_TITLES, Picture, draw
+from specprof.publish.files import folder_in, put
 from specprof.publish.grid import Grid
 from specprof.publish.guided_text import guided_tables, quality_tables
 from specprof.publish.interference_text import interference_sentences, interference_tables
+from specprof.publish.json_text import json_text
 from specprof.publish.language import say, say_clauses, say_parts
 from specprof.publish.markdown import fenced, finalize, table_lines
 from specprof.publish.mixed_text import mixed_tables
@@ -36,6 +33,7 @@ from specprof.publish.pipeline_text import pipeline_sentences, pipeline_tables
 from specprof.publish.service_text import frontier_sentences, service_sentences
 from specprof.publish.settings import settings
 from specprof.publish.summary import Advice, advice, answer, gate_groups
+from specprof.publish.web import csp_hash, packaged
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -84,14 +82,14 @@ def write_report(figures: StudyFigures, folder: Path, samples: Sequence[Sample] 
     pictures = draw(figures)
     page, text = render_html(figures, pictures, samples, told), render_markdown(figures, pictures, samples, told)
     try:
-        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        figures_folder = folder_in(folder, "figures")
         for picture in pictures:
-            _put(folder / "figures" / f"{picture.name}.png", picture.png)
-        _remove_other_pictures(folder / "figures", pictures)
-        _put(folder / "card.json", json.dumps(told, ensure_ascii=False, indent=1, allow_nan=False).encode())
-        _put(folder / "card.md", card_markdown(figures).encode())
-        _put(folder / "report.md", text.encode())
-        _put(folder / "report.html", page.encode())
+            put(figures_folder / f"{picture.name}.png", picture.png)
+        _remove_other_pictures(figures_folder, pictures)
+        put(folder / "card.json", json_text(told).encode())
+        put(folder / "card.md", card_markdown(figures).encode())
+        put(folder / "report.md", text.encode())
+        put(folder / "report.html", page.encode())
     except OSError as problem:
         raise InputError(
             f"{folder}: the report cannot be written ({problem.strerror}). Free space or choose another folder."
@@ -103,7 +101,7 @@ def render_html(
     figures: StudyFigures, pictures: Sequence[Picture], samples: Sequence[Sample], told: Mapping[str, Any]
 ) -> str:
     """The page, in one file."""
-    script, style = _packaged("report.js"), _packaged("report.css")
+    script, style = packaged("report.js"), packaged("report.css")
     return (
         _environment()
         .get_template("report.html.j2")
@@ -112,8 +110,8 @@ def render_html(
             data_uri=_data_uri,
             script=script,
             style=style,
-            script_hash=_csp_hash(script),
-            style_hash=_csp_hash(style),
+            script_hash=csp_hash(script),
+            style_hash=csp_hash(style),
         )
     )
 
@@ -249,31 +247,8 @@ def _plain_text(value: object) -> object:
     return plain(value) if type(value) is str else value
 
 
-def _packaged(name: str) -> str:
-    return files("specprof.publish").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _csp_hash(text: str) -> str:
-    """What the page's security policy allows: exactly this text."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
 def _data_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
-
-
-def _put(path: Path, content: bytes) -> None:
-    """All or nothing."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _remove_other_pictures(folder: Path, pictures: Sequence[Picture]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from specprof.analyse.roofline import ANCHOR, Hardware, ModelShape
 from specprof.decide.conclude import conclude
 from specprof.errors import InputError
 from specprof.publish.context import SEPARATOR
+from specprof.publish.json_text import finite, json_text
 from specprof.publish.numbers import count, number, one_line, percent, percent_interval
 from specprof.publish.paragraphs import paragraph
 from specprof.store import Store
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _USUAL_HARDWARE = "H100 SXM"
-_ANCHOR_NAME = "the anchor of METHOD 9: a dense 27B hybrid in bfloat16"
+_ANCHOR_NAME = "the worked example: a dense 27B hybrid in bfloat16"
 _CHECKED_WITHIN = 0.02  # of the parameters that the weight files hold
 _EVEN_ROUTING = (
     "Experts read are those an even router wakes, E·(1-(1-k/E)^n): an expectation, and no bound where texts share them."
@@ -70,7 +70,7 @@ def roofline_command(
     shares = _shares(Store.existing(study), model, given.times(gpus) if given else None) if study is not None else None
     if output == "json":
         document = {"bounds": as_json(told), "study": as_json(shares)}
-        console.file.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        console.file.write(json_text(finite(document)) + "\n")
         return
     print_bounds(told, console)
     if shares is not None:

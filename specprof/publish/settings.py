@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from specprof.publish.numbers import one_line
+from specprof.study.withheld import names_secret
 
 WITHHELD = "(withheld)"
-_SECRET = re.compile(r"(api[-_]?key|token|secret|password|passwd)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def _flat(value: Any, name: str = "") -> Iterator[Setting]:
 def without_secrets(value: Any) -> Any:
     """An environment as it may be published: values of keys and flags that name a secret are withheld."""
     if isinstance(value, Mapping):
-        return {key: WITHHELD if _names_secret(key) else without_secrets(item) for key, item in value.items()}
+        return {key: WITHHELD if names_secret(key) else without_secrets(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_without_secret_flag(value, index) for index in range(len(value))]
     return value
@@ -72,13 +71,9 @@ def _without_secret_flag(items: list[Any] | tuple[Any, ...], index: int) -> Any:
         index
         and isinstance(items[index - 1], str)
         and items[index - 1].startswith("-")
-        and _names_secret(items[index - 1])
+        and names_secret(items[index - 1])
     ):
         return WITHHELD
-    if isinstance(item, str) and item.startswith("-") and "=" in item and _names_secret(item.split("=", 1)[0]):
+    if isinstance(item, str) and item.startswith("-") and "=" in item and names_secret(item.split("=", 1)[0]):
         return f"{item.split('=', 1)[0]}={WITHHELD}"
     return without_secrets(item)
-
-
-def _names_secret(name: object) -> bool:
-    return bool(_SECRET.search(str(name)))

@@ -10,13 +10,9 @@ but the one it came with, and no network.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,13 +20,16 @@ from specprof.errors import InputError
 from specprof.publish.badge import MARK, badge, badge_name
 from specprof.publish.card_text import card_markdown, measured_on
 from specprof.publish.context import SEPARATOR, gate_code
+from specprof.publish.files import put
 from specprof.publish.fitness import SPECULATION, Fit
 from specprof.publish.grid import protocol_of
+from specprof.publish.json_text import json_text
 from specprof.publish.language import chinese, say
-from specprof.publish.numbers import count, interval, number, one_line, plain, seconds
+from specprof.publish.numbers import count, interval, number, one_line, seconds
 from specprof.publish.quoted import HeldBack, Quoted, held_back, quoted
 from specprof.publish.report import write_report
 from specprof.publish.site_studies import Listed, load, slug
+from specprof.publish.web import csp_hash, packaged, page_environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -93,7 +92,7 @@ def publish(studies: Sequence[Listed], out: Path) -> Path:
             _write_study(study, out / study.folder)
         entries = [_entry(study, out / study.folder) for study in studies]
         _write_badges([badge_ for entry in entries for badge_ in entry.badges], out / "badges")
-        _put(out / "index.html", render(entries))
+        put(out / "index.html", render(entries).encode())
     except OSError as problem:
         raise InputError(
             f"{out}: the page cannot be written ({problem.strerror}). Free space or choose another folder."
@@ -103,7 +102,7 @@ def publish(studies: Sequence[Listed], out: Path) -> Path:
 
 def render(entries: Sequence[Entry]) -> str:
     """The page, in one file; pictures and badges lie beside it."""
-    script, style = (_packaged(f"report.{of}") + _packaged(f"site.{of}") for of in ("js", "css"))
+    script, style = (packaged(f"report.{of}") + packaged(f"site.{of}") for of in ("js", "css"))
     return (
         _environment()
         .get_template("site.html.j2")
@@ -114,8 +113,8 @@ def render(entries: Sequence[Entry]) -> str:
             num_held=sum(len(held.numbers) for entry in entries for held in entry.held),
             script=script,
             style=style,
-            script_hash=_csp_hash(script),
-            style_hash=_csp_hash(style),
+            script_hash=csp_hash(script),
+            style_hash=csp_hash(style),
         )
     )
 
@@ -133,8 +132,8 @@ def _write_study(study: Listed, folder: Path) -> None:
     if study.samples is not None:
         write_report(study.figures, folder, study.samples)
         return
-    _put(folder / "card.json", json.dumps(study.card, ensure_ascii=False, indent=1, allow_nan=False))
-    _put(folder / "card.md", card_markdown(study.figures))
+    put(folder / "card.json", json_text(study.card).encode())
+    put(folder / "card.md", card_markdown(study.figures).encode())
 
 
 def _entry(study: Listed, folder: Path) -> Entry:
@@ -160,7 +159,7 @@ def _write_badges(badges: Sequence[Badge], folder: Path) -> None:
     """Today's badges; those of an earlier page that no longer hold are removed, other people's files are not."""
     folder.mkdir(parents=True, exist_ok=True)
     for made in badges:
-        _put(folder / Path(made.path).name, made.svg)
+        put(folder / Path(made.path).name, made.svg.encode())
     current = {Path(made.path).name for made in badges}
     for path in folder.glob("*.svg"):
         if path.name not in current and path.read_bytes().startswith(MARK.encode()):
@@ -182,17 +181,7 @@ def _filters(entries: Sequence[Entry]) -> dict[str, list[str]]:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("specprof.publish"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=lambda value: plain(value) if type(value) is str else value,
-    )
+    environment = page_environment()
     environment.filters |= {
         "line": one_line,
         "number": number,
@@ -204,18 +193,3 @@ def _environment() -> Environment:
     }
     environment.globals |= {"say": say, "chinese": chinese}
     return environment
-
-
-def _packaged(name: str) -> str:
-    return files("specprof.publish").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _csp_hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _put(path: Path, text: str) -> None:
-    """All or nothing."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

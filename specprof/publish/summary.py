@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from specprof.analyse.interference import InterferenceFigures
 from specprof.analyse.results import (
     CellFigures,
     ContentFigures,
@@ -18,12 +19,14 @@ from specprof.analyse.results import (
     VerdictFigures,
 )
 from specprof.analyse.service_results import RungFigures
-from specprof.publish.context import engine_of, rate_words
+from specprof.publish.context import encounter_words, engine_of, rate_words, step_words
 from specprof.publish.decisions import Action, action, candidates
 from specprof.publish.grid import Grid, Protocol, protocol_of
 from specprof.publish.ladders import named_apart
 from specprof.publish.numbers import known, number, one_line, percent, times
 from specprof.publish.service_text import service_sentences
+
+Measured = CellFigures | RungFigures | InterferenceFigures
 
 
 class Effect(StrEnum):
@@ -293,21 +296,21 @@ class GateGroup:
     name: str
     severity: Severity
     remedy: str
-    cells: tuple[tuple[CellFigures | RungFigures, str], ...]  # each cell or rung with its own evidence
+    cells: tuple[tuple[Measured, str], ...]  # each with its own evidence
 
     @property
     def where(self) -> str:
         """The cells, shortened: `zh-prose forced 128, ngram K=4: N=1, 2, 4, 8`."""
-        rows: dict[str, list[CellFigures | RungFigures]] = {}
+        rows: dict[str, list[Measured]] = {}
         for cell, _ in self.cells:
-            row = f"{one_line(cell.tag)} {protocol_of(cell).words}, {one_line(cell.method)}"
-            rows.setdefault(row, []).append(cell)
+            where = encounter_words(cell) if isinstance(cell, InterferenceFigures) else protocol_of(cell).words
+            rows.setdefault(f"{one_line(cell.tag)} {where}, {one_line(cell.method)}", []).append(cell)
         return "; ".join(f"{row}: {_loads(cells)}" for row, cells in rows.items())
 
 
 def gate_groups(figures: StudyFigures) -> tuple[GateGroup, ...]:
     """Every finding, grouped by gate and remedy, forbidding gates first."""
-    found: dict[tuple[Severity, int, str, str], list[tuple[CellFigures | RungFigures, str]]] = {}
+    found: dict[tuple[Severity, int, str, str], list[tuple[Measured, str]]] = {}
     for cell in _measured(figures):
         for gate in cell.gates:
             found.setdefault(_gate_key(gate), []).append((cell, gate.evidence))
@@ -318,17 +321,19 @@ def gate_groups(figures: StudyFigures) -> tuple[GateGroup, ...]:
     return tuple(sorted(groups, key=lambda group: (group.severity is not Severity.INVALID, group.gate)))
 
 
-def _measured(figures: StudyFigures) -> tuple[CellFigures | RungFigures, ...]:
-    """Cells of closed loops, then rungs of open ones, arms that sound alike told apart."""
-    service = named_apart(figures).service
-    return (*Grid(figures).figures.cells, *(service.rungs if service is not None else ()))
+def _measured(figures: StudyFigures) -> tuple[Measured, ...]:
+    """Cells of closed loops, rungs of open ones, long prompts among decoders; arms that sound alike told apart."""
+    service, grid = named_apart(figures).service, Grid(figures)
+    met = (replace(found, method=grid.methods.get(found.arm, found.method)) for found in figures.interference)
+    return (*grid.figures.cells, *(service.rungs if service is not None else ()), *met)
 
 
-def _loads(cells: Sequence[CellFigures | RungFigures]) -> str:
-    """`N=1, 2, 4`, or `0.5 req/s poisson, 1 req/s poisson`."""
+def _loads(cells: Sequence[Measured]) -> str:
+    """`N=1, 2, 4`, or `0.5 req/s poisson, 1 req/s poisson`, or `512 tokens a step, 2048 tokens a step`."""
     streams = sorted({cell.concurrency for cell in cells if isinstance(cell, CellFigures)})
     rates = dict.fromkeys(rate_words(cell) for cell in cells if isinstance(cell, RungFigures))
-    return ", ".join([*([_streams(streams)] if streams else []), *rates])
+    steps = dict.fromkeys(step_words(cell) for cell in cells if isinstance(cell, InterferenceFigures))
+    return ", ".join([*([_streams(streams)] if streams else []), *rates, *steps])
 
 
 def _gate_key(gate: GateFinding) -> tuple[Severity, int, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,13 +21,21 @@ from pydantic import (
 from specprof.records import CachePolicy, Sampling, Stop
 from specprof.study.attach import ADDRESS_KEYS, AttachEngine, require_sound_attach
 from specprof.study.cache import require_sound_cache
+from specprof.study.clients import Clients
 from specprof.study.interference import INTERFERENCE, InterferenceSpec, require_sound_interference
-from specprof.study.load import Load, Quality, Targets
+from specprof.study.load import Goodput, Load, Quality, Rates, StudyLoad, Targets, Trace
 from specprof.study.mix import require_sound_mixes
 from specprof.study.strict import Strict
 
 AUTO_LOOKS = (4, 8, 12)  # METHOD 5; more looks would need another boundary (`decide.looks`)
 
+
+MOST = 2**31 - 1  # of anything counted: what engines and records keep in 32 bits
+MOST_STREAMS, MOST_BLOCKS = 100_000, 1_000  # beyond these a plan is a mistake, and too large to be laid out
+
+Count = Annotated[int, Field(gt=0, le=MOST)]
+Streams = Annotated[int, Field(gt=0, le=MOST_STREAMS)]
+Seed = Annotated[int, Field(ge=-(2**62), le=2**62)]  # an engine keeps it in 64 bits, and each prompt adds its own
 
 Name = Annotated[str, Field(pattern=r"^[^\W_][\w.+-]*$")]  # stands in folder names: letters and digits of any script
 
@@ -49,7 +58,7 @@ class VllmEngine(Strict):
     model: str
     args: Mapping[str, JsonValue] = {}
     env: Mapping[str, str] = {}
-    start_timeout_s: float = Field(default=600, gt=0)
+    start_timeout_s: float = Field(default=600, gt=0, allow_inf_nan=False)
     rehearsal: bool = False
 
     @model_serializer(mode="wrap")
@@ -76,7 +85,7 @@ class SimEngine(Strict):
     kind: Literal["sim"]
     preset: str
     parameters: Mapping[str, JsonValue] = {}
-    time_scale: float = Field(default=1.0, gt=0)
+    time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
 
 RESERVED_PROTOCOLS = ("prefill", "sentinel", INTERFERENCE)  # how study.plan names the cells it adds
@@ -132,21 +141,21 @@ class Workload(Strict):
 class SamplingSpec(Strict):
     """Sampling parameters, sent with every request. A protocol may replace some."""
 
-    temperature: float = Field(default=0.0, ge=0)
+    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0)
-    repetition_penalty: float = Field(default=1.0, gt=0)
-    seed: int = 0
+    top_k: int = Field(default=0, ge=0, le=MOST)
+    repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    seed: Seed = 0
 
 
 class SamplingOverride(Strict):
     """The sampling parameters one protocol replaces; None leaves the study's."""
 
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=0)
-    repetition_penalty: float | None = Field(default=None, gt=0)
-    seed: int | None = None
+    top_k: int | None = Field(default=None, ge=0, le=MOST)
+    repetition_penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    seed: Seed | None = None
 
 
 class Protocol(Strict):
@@ -157,13 +166,13 @@ class Protocol(Strict):
     """
 
     stop: Stop
-    output_tokens: int | None = Field(default=None, gt=0)
-    max_tokens: int | None = Field(default=None, gt=0)
+    output_tokens: Count | None = None
+    max_tokens: Count | None = None
     mask_eos: bool = False
     guided: bool = False
     sampling: SamplingOverride = SamplingOverride()
-    concurrency: tuple[Annotated[int, Field(gt=0)], ...] | None = None
-    prompts: int | None = Field(default=None, gt=0)
+    concurrency: tuple[Streams, ...] | None = None
+    prompts: Count | None = None
     workloads: tuple[str, ...] | None = None
     mix: tuple[str, ...] | None = None
     load: Load | None = None
@@ -216,7 +225,7 @@ class VerdictSpec(Strict):
     arm: str
     numerator: Selector
     denominator: Selector
-    at_least: float = Field(gt=0)
+    at_least: float = Field(gt=0, allow_inf_nan=False)
     alpha: float = Field(default=0.05, gt=0, lt=1)
 
     def digest(self) -> str:
@@ -232,15 +241,18 @@ class Study(Strict):
     arms: Annotated[Mapping[Name, Arm], Field(min_length=1)]
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
     protocols: Annotated[Mapping[Name, Protocol], Field(min_length=1)]
-    concurrency: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(min_length=1)] = (1,)
-    load: Load | None = None
-    prompts: int = Field(default=16, gt=0)
+    concurrency: Annotated[tuple[Streams, ...], Field(min_length=1)] = (1,)
+    load: StudyLoad | None = None
+    prompts: Count = 16
     format: Literal["completion", "chat"] = "completion"
-    blocks: Annotated[int, Field(gt=0)] | Literal["auto"] = 1
-    target_half_width: float = Field(default=0.05, gt=0)
-    seed: int = 0
+    blocks: Annotated[int, Field(gt=0, le=MOST_BLOCKS)] | Literal["auto"] = 1
+    target_half_width: float = Field(default=0.05, gt=0, allow_inf_nan=False)
+    until: Literal["known", "decided"] = (
+        "known"  # what a look of `auto` must have shown to be the last (`decide.looks`)
+    )
+    seed: Seed = 0
     sampling: SamplingSpec = SamplingSpec()
-    warmup_tokens: int = Field(default=8, ge=0)
+    warmup_tokens: int = Field(default=8, ge=0, le=MOST)
     prefill: PrefillProbe | None = None
     interference: InterferenceSpec | None = None
     cache: CachePolicy = CachePolicy.CONTROLLED
@@ -264,6 +276,11 @@ class Study(Strict):
                     f"protocols.{name}: load: lets requests arrive by the clock, while concurrency: and mix: hold a "
                     "number of streams; keep one of them (load.max_concurrency caps an open loop)"
                 )
+            if protocol.load is not None and not protocol.load.model_fields_set.isdisjoint(Clients.model_fields):
+                raise ValueError(
+                    f"protocols.{name}.load: workers: and backend: belong to the load: at the top of the study, since "
+                    "the same clients send all of it"
+                )
         require_sound_mixes(self)
         require_sound_interference(self)
         require_sound_cache(self)
@@ -285,6 +302,26 @@ class Study(Strict):
                 _require_known([selector.concurrency], measured.concurrency or self.concurrency, f"{where} concurrency")
         return self
 
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Study:
+        """Read a study file in YAML; its suites are found from the file's folder upwards, then the working folder.
+
+        Raises InputError naming file, line, key and what to write instead.
+        """
+        from specprof.study.reading import load_study
+
+        return load_study(Path(path))
+
+    @classmethod
+    def parse(cls, source: str | Mapping[str, Any]) -> Study:
+        """A study from the text of such a file or a mapping of the same keys; suites are found from the working folder.
+
+        Raises InputError naming the key and what to write instead.
+        """
+        from specprof.study.reading import study_of
+
+        return study_of(source)
+
     @property
     def looks(self) -> tuple[int, ...]:
         """After how many blocks the evidence is looked at: once at the end, or at the planned looks of `auto`."""
@@ -293,7 +330,14 @@ class Study(Strict):
     def load_of(self, protocol: str) -> Load | None:
         """The open loop a protocol is measured in: its own, or the study's where it names no number of streams."""
         own = self.protocols[protocol]
-        return own.load or (None if own.concurrency or own.mix else self.load)
+        if own.load is not None or own.concurrency or own.mix:
+            return own.load
+        return self.load if isinstance(self.load, Rates | Goodput | Trace) else None
+
+    @property
+    def clients(self) -> Clients:
+        """Who sends the requests of every cell."""
+        return self.load or Clients()
 
     def sampling_of(self, protocol: str) -> Sampling:
         """The sampling parameters a protocol really sends."""
@@ -301,15 +345,22 @@ class Study(Strict):
         return Sampling(**{**self.sampling.model_dump(), **replaced})
 
     def content_hash(self) -> str:
-        """sha256 over what is measured. How often (blocks), against which line (verdicts, targets, quality) and how
-        long an engine may take to start may change later; how the file is laid out and where its suites and traces
-        lie never matter, since every cell holds its prompts' hash and its schedule.
+        """sha256 over what is measured. Equal studies go on where one of them began."""
+        return fingerprint(self.measured())
+
+    def measured(self) -> dict[str, Any]:
+        """What a study says of its measurement, as JSON.
+
+        How often (blocks), against which line (verdicts, targets, quality) and how long an engine may take to start
+        may change later; how the file is laid out and where its suites and traces lie never matter, since every cell
+        holds its prompts' hash and its schedule.
         """
         said = self.model_dump(
             mode="json",
             exclude={
                 "blocks": True,
                 "target_half_width": True,
+                "until": True,
                 "verdicts": True,
                 "engine": {"start_timeout_s", *ADDRESS_KEYS},
                 "workloads": {"__all__": {"targets", "quality"}},
@@ -321,11 +372,11 @@ class Study(Strict):
             del said["cache"]  # a study is the one it was before there was another policy
         for section in (said, *said["protocols"].values()):
             for later in ("mix", "load", "interference"):  # a study without is the one it was before there were any
-                if section.get(later, "") is None:
+                if later in section and not section[later]:  # a load of this process alone says nothing
                     del section[later]
             if (section.get("load") or {}).get("file"):
                 section["load"]["file"] = Path(section["load"]["file"]).name
-        return fingerprint(said)
+        return said
 
 
 def fingerprint(value: object) -> str:

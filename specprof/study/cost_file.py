@@ -25,7 +25,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, ValidationError
 
 from specprof.errors import InputError
-from specprof.study.strict import Strict, find, nearest, yaml_mapping
+from specprof.study.strict import Strict, find, nearest, says, shortened, together, yaml_mapping
 
 SMALLEST, LARGEST = 1e-9, 1e18  # beyond these a float's arithmetic, not the reader's, would decide
 LONGEST_LABEL = 80
@@ -151,7 +151,7 @@ def parse_cost_file(text: str, name: str, folder: Path) -> CostFile:
     try:
         spec = CostSpec.model_validate(data)
     except ValidationError as problem:
-        raise InputError("\n".join(_explain(name, node, problem))) from None
+        raise InputError(together(_explain(name, node, problem))) from None
     file = CostFile(spec, name, folder, node)
     if found := [f"{file.where(*location)}: {message}" for location, message in _contradictions(spec)]:
         raise InputError("\n".join(found))
@@ -162,14 +162,14 @@ def _explain(name: str, node: yaml.Node, problem: ValidationError) -> Iterator[s
     for error in problem.errors():
         location = tuple(error["loc"])
         line, _ = find(node, location)
-        where, key = f"{name}:{line}", ".".join(map(str, location))
+        where, key = f"{name}:{line}", shortened(".".join(map(str, location)))
         if error["type"] == "extra_forbidden":
             yield f"{where}: unknown key '{key}'.{nearest(str(location[-1]), _valid_keys(location))}"
         elif error["type"] == "missing":
             yield f"{where}: '{key}' is missing. Add it."
         else:
             given = error.get("input")
-            shown = "" if isinstance(given, dict | list | bool) else f" (it says {given!r})"
+            shown = "" if isinstance(given, dict | list | bool) else says(given)
             yield f"{where}: {key or 'cost'}: {_in_words(error)}{shown}"
 
 

@@ -36,7 +36,7 @@ INTERFERENCE = "interference"  # the protocol name of these cells
 NEWCOMER_TOKENS = 8  # enough to see it write, too few to outlive anybody
 BYTES_PER_TOKEN = 2  # fewer than a tokenizer of today makes of code or prose: what fits by this rule fits
 
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, le=2**31 - 1)]
 
 
 class InterferenceSpec(Strict):

@@ -20,20 +20,22 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from specprof.study.clients import Clients
 from specprof.study.strict import Strict
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # requests per second
 
+MOST_ARRIVALS = 10_000_000  # of one rung; each is kept with its time
 SHARE_IN_TIME = 0.90  # METHOD 8: the goodput is the largest rate with at least this share of requests on target
 
 
-class _Open(Strict):
-    """What every open loop says."""
+class _Open(Clients):
+    """What every open loop says. Who sends it (`workers`, `backend`) is said at the top of a study alone."""
 
     warmup: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10
     timeout: Seconds = 120
-    max_concurrency: int | None = Field(default=None, gt=0)
+    max_concurrency: int | None = Field(default=None, gt=0, le=2**31 - 1)
 
 
 class _Drawn(_Open):
@@ -41,7 +43,7 @@ class _Drawn(_Open):
 
     duration: Seconds
     arrivals: Literal["poisson", "gamma", "constant"] = "poisson"
-    burstiness: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    burstiness: float = Field(default=1.0, ge=1e-3, le=1e6)
 
     @model_validator(mode="after")
     def _burstiness_is_gamma(self) -> _Drawn:
@@ -49,12 +51,22 @@ class _Drawn(_Open):
             raise ValueError(f"burstiness: belongs to arrivals: gamma; arrivals are {self.arrivals}")
         return self
 
+    def require_countable(self, rate: float) -> None:
+        """Raise ValueError for more arrivals at a rate than a schedule can hold."""
+        if rate * (self.warmup + self.duration + self.timeout) > MOST_ARRIVALS:
+            raise ValueError(f"asks for more than {MOST_ARRIVALS:,} arrivals; lower the rate, or measure for less time")
+
 
 class Rates(_Drawn):
     """A load curve: rising rates, one rung each. Climbing stops by itself once the engine has collapsed."""
 
     kind: Literal["rates"]
     rates: Annotated[tuple[Rate, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _can_be_sent(self) -> Rates:
+        self.require_countable(max(self.rates))
+        return self
 
     @field_validator("rates")
     @classmethod
@@ -71,6 +83,11 @@ class Goodput(_Drawn):
     between: tuple[Rate, Rate]
     rungs: int = Field(default=5, gt=0, le=8)
     share: float = Field(default=SHARE_IN_TIME, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _can_be_sent(self) -> Goodput:
+        self.require_countable(max(self.between))
+        return self
 
     @field_validator("between")
     @classmethod
@@ -91,6 +108,29 @@ class Trace(_Open):
 
 
 Load = Annotated[Rates | Goodput | Trace, Field(discriminator="kind")]
+
+_CLIENTS_ALONE = "clients alone"  # no kind that a file could name
+
+
+def _kind_of_load(value: Any) -> str | None:
+    """Of the `load:` at the top: its kind, or that it names nothing of an open loop; None where a kind is missing."""
+    if isinstance(value, Clients):
+        return str(getattr(value, "kind", _CLIENTS_ALONE))
+    if not isinstance(value, Mapping):
+        return None
+    if "kind" in value:
+        return value["kind"] if value["kind"] in ("rates", "goodput", "trace") else None
+    of_a_loop = {name for loop in (Rates, Goodput, Trace) for name in loop.model_fields} - {*Clients.model_fields}
+    return _CLIENTS_ALONE if of_a_loop.isdisjoint(value) else None
+
+
+StudyLoad = Annotated[
+    Annotated[Rates, Tag("rates")]
+    | Annotated[Goodput, Tag("goodput")]
+    | Annotated[Trace, Tag("trace")]
+    | Annotated[Clients, Tag(_CLIENTS_ALONE)],
+    Discriminator(_kind_of_load),
+]
 
 
 class Targets(Strict):

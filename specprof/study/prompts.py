@@ -13,6 +13,7 @@ from typing import Any
 from specprof.errors import InputError
 from specprof.records import Prompt
 from specprof.study.config import HubDataset, Workload
+from specprof.study.strict import shortened
 
 FIELDS = ("id", "tag", "lang", "prompt", "messages", "license")
 OPTIONAL_FIELDS = ("schema",)
@@ -67,7 +68,7 @@ def _parse(line: bytes, where: str) -> Prompt:
         if not isinstance(record[name], str) or not record[name]:
             raise InputError(f"{where}: field '{name}' must be a non-empty string.")
     if unknown := set(record) - set(FIELDS) - set(OPTIONAL_FIELDS):
-        raise InputError(f"{where}: unknown field '{min(unknown)}'. Optional is only 'schema'.")
+        raise InputError(f"{where}: unknown field '{shortened(min(unknown))}'. Optional is only 'schema'.")
     schema = record.get("schema")
     if schema is not None and not isinstance(schema, dict):
         raise InputError(f"{where}: field 'schema' must be a JSON Schema object.")
@@ -189,6 +190,8 @@ def _schemas(prompts: Sequence[Prompt]) -> Iterator[Finding]:
                 Draft202012Validator.check_schema(prompt.schema)
             except SchemaError as problem:
                 yield Finding(prompt.id, f"its schema is not valid JSON Schema: {problem.message}")
+            except RecursionError:
+                yield Finding(prompt.id, "its schema nests too deeply to be checked")
 
 
 def _lengths(

@@ -6,6 +6,7 @@ key that is silently ignored is a measurement of something else.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,8 +32,11 @@ from specprof.study.config import (
     Workload,
 )
 from specprof.study.interference import InterferenceSpec
-from specprof.study.load import Command, Goodput, Load, Rates, Targets, Trace
-from specprof.study.strict import Strict, find, nearest, yaml_mapping
+from specprof.study.load import Command, Goodput, Rates, Targets, Trace
+from specprof.study.paths import with_paths
+from specprof.study.starter import is_in_starter
+from specprof.study.strict import Strict, find, nearest, says, shortened, together, yaml_mapping
+from specprof.study.withheld import secret_among
 
 
 def load_study(path: Path) -> Study:
@@ -59,28 +63,44 @@ def parse_study(text: str, name: str) -> Study:
     try:
         return Study.model_validate(data)
     except ValidationError as problem:
-        raise InputError("\n".join(_explain(name, node, problem))) from None
+        raise InputError(together(_explain(name, node, problem))) from None
 
 
-def _explain(name: str, node: yaml.Node, problem: ValidationError) -> Iterator[str]:
+def study_of(source: str | Mapping[str, Any], name: str = "study") -> Study:
+    """Check the text of a study file, or a mapping of the same keys; find its files from the working folder upwards.
+
+    Raises InputError naming `name`, key and what to write instead.
+    """
+    if isinstance(source, str):
+        return _with_resolved_paths(parse_study(source, name), Path(name))
+    try:
+        study = Study.model_validate(dict(source))
+    except ValidationError as problem:
+        node = yaml.compose(json.dumps({**source}, default=str), Loader=yaml.SafeLoader) or yaml.MappingNode("", [])
+        raise InputError(together(_explain(name, node, problem, with_lines=False))) from None
+    return _with_resolved_paths(study, Path(name))
+
+
+def _explain(name: str, node: yaml.Node, problem: ValidationError, *, with_lines: bool = True) -> Iterator[str]:
     for error in _causes(problem):
         location = error["loc"]
         location = _without_kinds(location)
         line, depth = find(node, location)
-        where = f"{name}:{line}"
+        where = f"{name}:{line}" if with_lines else name
         if error["type"] not in ("extra_forbidden", "missing"):
             location = location[:depth]  # what follows are the types pydantic tried
-        key = ".".join(str(part) for part in location)
+        key = shortened(".".join(map(str, location)))
         if error["type"] == "extra_forbidden":
             yield f"{where}: unknown key '{key}'.{nearest(str(location[-1]), _valid_keys(location[:-1]))}"
         elif error["type"] == "missing":
             yield f"{where}: '{key}' is missing. Add it."
         elif error["type"] == "union_tag_invalid" or error["type"] == "union_tag_not_found":
             kinds = _kinds(Rates, Goodput, Trace) if location[-1:] == ("load",) else _kinds(*_ENGINES)
-            yield f"{where}: {key}: kind must be one of {', '.join(kinds)}."
+            alone = " Only workers: and backend: may stand without one." if location == ("load",) else ""
+            yield f"{where}: {key}: kind must be one of {', '.join(kinds)}.{alone}"
         else:
             given = error.get("input")
-            shown = "" if isinstance(given, dict | list | tuple | BaseModel) else f" (it says {given!r})"
+            shown = "" if isinstance(given, dict | list | tuple | BaseModel) else says(given)
             message = error["msg"].removeprefix("Value error, ")
             if isinstance(given, bool) and error["type"] == "string_type":
                 message, shown = "YAML reads a bare on, off, yes or no as a truth value; write it in quotes", ""
@@ -148,34 +168,30 @@ def _valid_keys(parents: tuple[Any, ...]) -> list[str]:
     return sorted({key for model in models for key in model.model_fields})
 
 
-def _with_resolved_paths(study: Study, path: Path) -> Study:
-    """Suites and traces may be named from the study's folder, a folder above it, or the working folder."""
+def _require_no_secret(study: Study, path: Path) -> None:
+    """Older results may hold one, and stay readable; nothing new is measured with it."""
+    sections = {f"arms.{name}.speculative_config": arm.speculative_config for name, arm in study.arms.items()}
+    if isinstance(study.engine, VllmEngine):
+        sections |= {"engine.args": study.engine.args, "engine.env": study.engine.env}
+    for place, values in sections.items():
+        if (found := secret_among(values)) is not None:
+            raise InputError(
+                f"{path}: {place}.{found}: holds a secret, and a study file is kept with its results. Export it in the "
+                "shell that runs specprof, which the engine inherits, and remove it from the file."
+            )
 
-    def found(named: Path | None, what: str = "suite") -> Path | None:
-        if named is None:
-            return None
-        places = [named] if named.is_absolute() else [base / named for base in (*path.resolve().parents, Path.cwd())]
+
+def _with_resolved_paths(study: Study, path: Path) -> Study:
+    """Suites, traces and certificates may be named from the study's folder, one above it, or the working folder."""
+    _require_no_secret(study, path)
+    bases = (*path.resolve().parents, Path.cwd())
+
+    def found(named: Path, what: str) -> Path:
+        places = [named] if named.is_absolute() else [base / named for base in bases]
         for place in places:
             if os.path.isfile(place):  # noqa: PTH113 - unlike Path.is_file, False for a name the system refuses
                 return place
-        raise InputError(f"{path}: {what} {named} does not exist (looked from {path.resolve().parent} upwards).")
+        hint = " 'specprof init' copies it here." if is_in_starter(named) else ""
+        raise InputError(f"{path}: {what} {named} does not exist (looked from {path.resolve().parent} upwards).{hint}")
 
-    def traced(load: Load | None) -> Load | None:
-        return load.model_copy(update={"file": found(load.file, "trace")}) if isinstance(load, Trace) else load
-
-    workloads = tuple(w.model_copy(update={"suite": found(w.suite)}) for w in study.workloads)
-    prefill = study.prefill and study.prefill.model_copy(update={"suite": found(study.prefill.suite)})
-    interference = study.interference and study.interference.model_copy(
-        update={"suite": found(study.interference.suite)}
-    )
-    resolved: dict[str, Any] = {
-        "workloads": workloads,
-        "prefill": prefill,
-        "interference": interference,
-        "load": traced(study.load),
-    }
-    if isinstance(study.engine, AttachEngine):
-        trusted = found(study.engine.ca_file, "ca_file")
-        resolved["engine"] = study.engine.model_copy(update={"ca_file": trusted})
-    protocols = {name: p.model_copy(update={"load": traced(p.load)}) for name, p in study.protocols.items()}
-    return study.model_copy(update={**resolved, "protocols": protocols})
+    return with_paths(study, found)

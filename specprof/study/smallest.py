@@ -8,18 +8,14 @@ ends hangs on, and shows the model's error.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import log
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from specprof.errors import InputError
 from specprof.records import Stop
-from specprof.study.config import Arm, Protocol, Study, Workload
+from specprof.study.config import Arm, Protocol, Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +52,7 @@ def smallest_grid(study: Study) -> SmallestGrid:
         "prefill": None,
         "interference": None,
         "verdicts": (),
+        "until": "decided",
     }
     left_out = tuple(workload.tag for workload in study.workloads if workload.tag not in measured)
     return SmallestGrid(study.model_copy(update=changes), left_out)
@@ -108,32 +105,3 @@ def _deciding_protocols(study: Study) -> dict[str, Protocol]:
 
 def _tags(protocol: Protocol, study: Study) -> tuple[str, ...]:
     return protocol.workloads or tuple(workload.tag for workload in study.workloads)
-
-
-def write_study(study: Study, path: Path) -> None:
-    """Write a study file. Raises InputError where a file stands already, or none can be written."""
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(study_text(study, path.parent))
-    except FileExistsError:
-        raise InputError(f"{path}: exists already. Name a new file, or remove that one.") from None
-    except OSError as problem:
-        raise InputError(f"{path}: cannot be written ({problem}). Name a file in a folder that exists.") from None
-
-
-def study_text(study: Study, folder: Path) -> str:
-    """A study file in YAML that loads as this study from `folder`: what its author set, suites named from there."""
-    said = study.model_dump(mode="json", exclude_unset=True, exclude={"prefill", "interference", "verdicts"})
-    for source, workload in zip(said["workloads"], study.workloads, strict=True):
-        if workload.suite is not None:
-            source["suite"] = _from(folder, workload)
-    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)
-
-
-def _from(folder: Path, workload: Workload) -> str:
-    """A suite as a study file in `folder` names it: relative to a folder above both, absolute where there is none."""
-    suite = Path(os.path.abspath(workload.suite or ""))  # noqa: PTH100 - resolve would follow links out of the project
-    for base in (folder.resolve(), *folder.resolve().parents):
-        if base != Path(base.anchor) and suite.is_relative_to(base):
-            return suite.relative_to(base).as_posix()
-    return str(suite)

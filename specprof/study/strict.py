@@ -1,9 +1,15 @@
-"""What every strict YAML file shares: where a key stands, the nearest valid key, an error on one line."""
+"""What every strict YAML file shares: where a key stands, the nearest valid key, an error on one line.
+
+A file may come from anybody. What it could do to its reader is refused before it is built: aliases that stand for
+millions of values, a key given twice, of which YAML would quietly keep the last, and whole numbers without end.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -11,8 +17,15 @@ from pydantic import BaseModel, ConfigDict
 
 from specprof.errors import InputError
 
-# Beside its own errors PyYAML lets those of its converters through: `!!int ''`, `!!timestamp x`, `1:59:…` without end.
+MOST_REPEATED = 10_000  # values that aliases may stand for; a study's own repeat a few dozen
+MOST_ERRORS = 20  # of one file, told at once
+LONGEST_SHOWN = 80  # characters of a value that is wrong
+
+# Beside its own errors PyYAML lets those of its converters through: `!!int ''`, `!!timestamp x`, `1:59:…` for ever.
 _NOT_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError, OverflowError)
+_MERGE = "tag:yaml.org,2002:merge"
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = LONGEST_SHOWN
 
 
 class Strict(BaseModel):
@@ -21,16 +34,73 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, for whole numbers that a float can hold."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value: int = super().construct_yaml_int(node)
+        float(value)  # raises OverflowError
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def yaml_document(text: str, name: str, otherwise: str = "is not valid YAML") -> tuple[Any, yaml.Node | None]:
+    """What a YAML text holds, and its nodes for `find`. InputError, beginning with `otherwise`, where it is no YAML."""
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None, None
+        _require_plain(node)
+        return loader.construct_document(node), node
+    except _NOT_YAML as problem:
+        raise InputError(f"{name}: {otherwise}: {shortened(one_line(problem), 4 * LONGEST_SHOWN)}") from None
+
+
 def yaml_mapping(text: str, name: str, otherwise: str) -> tuple[dict[Any, Any], yaml.Node]:
     """A file's mapping, and its nodes for `find`. InputError, with `otherwise` where the text holds no mapping."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except _NOT_YAML as problem:
-        raise InputError(f"{name}: is not valid YAML: {one_line(problem)}") from None
+    data, node = yaml_document(text, name)
     if not isinstance(data, dict) or node is None:
         raise InputError(f"{name}: {otherwise}")
     return data, node
+
+
+def _require_plain(root: yaml.Node) -> None:
+    """Raise ValueError where aliases stand for too much, or for themselves, and where a key is given twice."""
+    sizes: dict[int, int] = {}
+    if _size(root, sizes, set()) - len(sizes) > MOST_REPEATED:
+        raise ValueError(f"its aliases stand for more than {MOST_REPEATED:,} values; write out what is meant")
+
+
+def _size(node: yaml.Node, sizes: dict[int, int], around: set[int]) -> int:
+    """How many nodes this one stands for, aliases written out. `sizes`: of every node, once; `around`: those above."""
+    if id(node) in around:
+        raise ValueError(f"line {node.start_mark.line + 1}: an alias holds itself; write out what is meant")
+    if id(node) not in sizes:
+        around.add(id(node))
+        sizes[id(node)] = 1 + sum(_size(inner, sizes, around) for inner in _inner(node))
+        around.remove(id(node))
+    return sizes[id(node)]
+
+
+def _inner(node: yaml.Node) -> Iterator[yaml.Node]:
+    """The nodes directly below one. Raises ValueError for a key that stands twice, and for half a surrogate pair."""
+    if isinstance(node, yaml.ScalarNode):
+        node.value.encode()  # what UTF-8 cannot hold can be neither stored nor sent
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[tuple[str, str]] = set()
+        for key, value in node.value:
+            name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE else None
+            if name in seen:
+                raise ValueError(f"line {key.start_mark.line + 1}: '{shortened(key.value)}' stands twice; keep one")
+            if name is not None:
+                seen.add(name)
+            yield key
+            yield value
 
 
 def nearest(key: str, valid: Sequence[str]) -> str:
@@ -62,3 +132,26 @@ def find(node: yaml.Node, location: tuple[Any, ...]) -> tuple[int, int]:
 def one_line(problem: Exception) -> str:
     """An error's text without its line breaks."""
     return " ".join(str(problem).split())
+
+
+def shortened(text: str, most: int = LONGEST_SHOWN) -> str:
+    """A text that may be of any length, its end left out where it is too long to be read."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def shown(given: object) -> str:
+    """A value from a file as Python writes it, what is long or deep in it left out."""
+    return _SHORT.repr(given)
+
+
+def says(given: object) -> str:
+    """` (it says 5)`: the value that is wrong, as far as it can be read."""
+    return f" (it says {shown(given)})"
+
+
+def together(lines: Iterable[str]) -> str:
+    """The errors of a file, one a line, the first few of many."""
+    told = iter(lines)
+    shown = list(islice(told, MOST_ERRORS))
+    more = sum(1 for _ in told)
+    return "\n".join([*shown, *([f"… and {more} more."] if more else [])])

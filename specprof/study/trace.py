@@ -16,19 +16,24 @@ would have been, so it is left out and counted.
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from io import TextIOWrapper
+from io import BufferedReader, RawIOBase, TextIOWrapper
 from itertools import chain
-from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from specprof.errors import InputError
-from specprof.study.strict import nearest
+from specprof.study.strict import nearest, shortened, shown
+
+MAX_TOKENS = 2**31 - 1
+MAX_SECONDS = 1e12  # beyond it a clock of this size tells no milliseconds
+UNPACKS_TO = 200  # times its size: traces pack to a tenth or so, and what packs better is there to fill a memory
+SMALL_BYTES = 64 << 20  # whatever it was packed into
 
 _Line = tuple[int, Sequence[Any]]  # its number in the file, its values in the order of the columns
 
@@ -75,7 +80,7 @@ def _instant(value: Any) -> float:
 
 def _number(value: Any) -> float:
     number = float(value)
-    if not isfinite(number):
+    if not abs(number) <= MAX_SECONDS:  # nor is NaN
         raise ValueError
     return number
 
@@ -130,9 +135,8 @@ def read_trace(file: Path, layout: str = "auto") -> Recording:
 @lru_cache(maxsize=4)
 def _read(file: Path, layout: str, _state: tuple[int, int]) -> Recording:
     """Every block of a study asks for the same file; `_state` tells one that was changed in between."""
-    import pyarrow as pa  # only here: no other plan needs it
-
-    with TextIOWrapper(pa.input_stream(str(file), compression="detect"), "utf-8-sig", newline="") as stream:
+    unpacked = BufferedReader(_unpacked(file), 1 << 20)
+    with TextIOWrapper(unpacked, "utf-8-sig", newline="") as stream:
         columns, lines = _table(stream, file)
         known = _layout(layout, columns, file)
         requests, num_failed = _requests(known, columns, lines, file)
@@ -160,7 +164,7 @@ def _requests(
                 seconds(values[time]),
                 None if prompt is None else _count(values[prompt]),
                 None if output is None else _count(values[output]),
-                None if tag is None else str(values[tag]),
+                None if tag is None else _tag(values[tag]),
                 line,
             )
         except (ValueError, TypeError, OverflowError):
@@ -175,9 +179,15 @@ def _requests(
 def _count(value: Any) -> int:
     """A number of tokens."""
     count = int(value)
-    if count < 0 or isinstance(value, bool) or (isinstance(value, float) and count != value):
+    if not 0 <= count <= MAX_TOKENS or isinstance(value, bool) or (isinstance(value, float) and count != value):
         raise ValueError
     return count
+
+
+def _tag(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def _bad_value(layout: _Layout, row: dict[str, Any], where: str) -> str:
@@ -185,13 +195,13 @@ def _bad_value(layout: _Layout, row: dict[str, Any], where: str) -> str:
     try:
         layout.seconds(row[layout.time])
     except (ValueError, TypeError, OverflowError):
-        return f"{where}: {layout.time}: {row[layout.time]!r} is not {_TIME_IN_WORDS[layout.seconds]}."
+        return f"{where}: {layout.time}: {shown(row[layout.time])} is not {_TIME_IN_WORDS[layout.seconds]}."
     for column in (layout.prompt, layout.output):
         try:
             _count(row.get(column, 0))
         except (ValueError, TypeError, OverflowError):
-            return f"{where}: {column}: {row[column]!r} is not a whole number of tokens, 0 or more."
-    raise AssertionError(where)
+            return f"{where}: {column}: {shown(row[column])} is not a whole number of tokens from 0 up."
+    return f"{where}: {layout.tag}: {shown(row[str(layout.tag)])} is no text."
 
 
 def _layout(asked: str, columns: Sequence[str], file: Path) -> _Layout:
@@ -202,22 +212,56 @@ def _layout(asked: str, columns: Sequence[str], file: Path) -> _Layout:
             f"{known.name} has {', '.join(known.required)}" for known in _LAYOUTS if asked in ("auto", known.name)
         )
         raise InputError(
-            f"{file}:1: its columns ({', '.join(columns)}) are those of no known trace: {'; '.join(expected)}. "
+            f"{file}:1: its columns ({shortened(', '.join(columns))}) are those of no known trace: "
+            f"{'; '.join(expected)}. "
             "Rename its columns, or name another layout: with load.layout."
         )
-    for column in columns:
-        if columns.count(column) > 1:
-            raise InputError(f"{file}:1: column '{column}' stands twice. Keep one of them.")
+    for column, times in Counter(columns).items():
+        if times > 1:
+            raise InputError(f"{file}:1: column '{shortened(column)}' stands twice. Keep one of them.")
     layout = fitting[0]
     ours = [name for name in (layout.time, layout.prompt, layout.output, layout.tag) if name is not None]
     if layout.closed:
         for column in columns:
             if column not in ours:
-                raise InputError(f"{file}:1: unknown column '{column}'.{nearest(column, ours)}")
+                raise InputError(f"{file}:1: unknown column '{shortened(column)}'.{nearest(column, ours)}")
     return layout
 
 
 # -- lines -----------------------------------------------------------------------------------------------------------
+
+
+class _Unpacked(RawIOBase):
+    """What a file holds, unpacked while it is read. Raises ValueError once that is more than any trace packs away."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self._stream, self._left = stream, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._stream.read(len(buffer))
+        self._left -= len(block)
+        if self._left < 0:
+            raise ValueError(f"it unpacks to more than {UNPACKS_TO} times its size, as no trace does")
+        buffer[: len(block)] = block
+        return len(block)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+
+def _unpacked(file: Path) -> _Unpacked:
+    import pyarrow as pa  # only here: no other plan needs it
+
+    try:
+        stream = pa.input_stream(str(file), compression="detect")
+    except pa.ArrowNotImplementedError as problem:
+        raise ValueError(problem) from None
+    return _Unpacked(stream, max(SMALL_BYTES, UNPACKS_TO * file.stat().st_size))
 
 
 def _table(stream: TextIO, file: Path) -> tuple[list[str], Iterator[_Line]]:
@@ -227,7 +271,10 @@ def _table(stream: TextIO, file: Path) -> tuple[list[str], Iterator[_Line]]:
         columns = list(_json_row(first, f"{file}:1"))
         return columns, _json_lines(chain([first], stream), columns, file)
     reader = csv.reader(chain([first], stream))
-    columns = [name.strip() for name in next(reader, [])]
+    try:
+        columns = [name.strip() for name in next(reader, [])]
+    except csv.Error as problem:
+        raise InputError(f"{file}:1: is no line of column names ({problem}). Give a CSV file with a header.") from None
     if not columns:
         raise InputError(f"{file}: begins with no line of column names. Give a trace in CSV or JSON Lines.")
     return columns, _csv_lines(reader, columns, file)
@@ -254,7 +301,7 @@ def _json_lines(lines: Iterator[str], columns: Sequence[str], file: Path) -> Ite
         row = _json_row(line, f"{file}:{number}")
         if row.keys() != set(columns):
             raise InputError(
-                f"{file}:{number}: has the keys {', '.join(row)}, the first line {', '.join(columns)}. "
+                f"{file}:{number}: has the keys {shortened(', '.join(row))}, the first line {', '.join(columns)}. "
                 "Give every line the same keys."
             )
         yield number, [row[name] for name in columns]

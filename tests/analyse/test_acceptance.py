@@ -86,3 +86,8 @@ def test_tokens_accepted_past_the_end_do_not_hide_steps():
 
 def test_merged_chunks_do_not_hide_steps():
     assert engine_steps(np.array([10.0]), np.array([0.0]), np.array([7.0])).tolist() == [10]
+
+
+def test_every_text_took_a_step_of_its_own():
+    # One token, said to be an accepted guess, and no chunk whose tokens are known: something still wrote it.
+    assert engine_steps(np.array([1.0]), np.array([1.0]), np.array([0.0])).tolist() == [1]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from specprof.analyse.comparisons import (
+    Texts,
     above_cause,
     changed_output,
     divergence,
     drift,
-    first_difference,
 )
 from specprof.analyse.results import Severity
+from specprof.ragged import Ragged
 from specprof.records import Role, Sampling
-from tests.factory import NGRAM, distinct_tokens, make_cell, make_frame, make_request, make_requests
+from tests.factory import NGRAM, distinct_tokens, later, make_cell, make_frame, make_request, make_requests
 
 ON = {"arm": "ngram-k4", "speculative_config": NGRAM}
 
@@ -23,11 +25,16 @@ ON = {"arm": "ngram-k4", "speculative_config": NGRAM}
     [((1, 2, 3), (1, 2, 3), None), ((1, 2, 3), (1, 9, 3), 1), ((1, 2), (1, 2, 3), None), ((), (1,), None)],
 )
 def test_the_first_difference_is_looked_for_where_both_have_text(mine, theirs, position):
-    assert first_difference(mine, theirs) == position
+    found = divergence(texts_of(a=mine), texts_of(a=theirs))
+    assert (found.num_differ, found.first_position) == ((0, -1) if position is None else (1, position))
+
+
+def texts_of(**texts):
+    return Texts(pd.Index(list(texts)), Ragged.of(texts.values()))
 
 
 def test_divergence_counts_texts_and_names_the_earliest_difference():
-    found = divergence({"a": (1, 2, 3), "b": (1, 2), "c": (5,)}, {"a": (1, 2, 9), "b": (7, 2), "d": (5,)})
+    found = divergence(texts_of(a=(1, 2, 3), b=(1, 2), c=(5,)), texts_of(a=(1, 2, 9), b=(7, 2), d=(5,)))
     assert (found.num_differ, found.num_compared) == (2, 2)
     assert (found.first_prompt, found.first_position) == ("b", 0)
 
@@ -95,7 +102,7 @@ def test_8_the_off_arm_is_not_compared_with_itself():
 def sentinel(launch, step_s, at):
     cell = make_cell(role=Role.SENTINEL, protocol="sentinel")
     requests = make_requests(cell, step_s=step_s)
-    return make_frame(cell, requests, launch=launch, started_at=f"2026-01-01T00:{at:02d}:00.000+00:00")
+    return make_frame(cell, [later(request, 60 * at) for request in requests], launch=launch)
 
 
 def test_6_a_machine_that_slowed_down_between_its_sentinels():

@@ -55,6 +55,15 @@ def test_the_seed_s_gains_and_their_interaction(tag, batching, batching_off, spe
     assert not found[8].multiply
 
 
+@pytest.mark.parametrize(("on_8", "multiply"), [(405.0, True), (375.0, False), (430.0, False)])
+def test_gains_may_be_multiplied_only_where_their_interaction_is_surely_near_one(on_8, multiply):
+    """B(off) = 200 / 100 and B(on) = on_8 / 200: an interaction of 1.01, 0.94 and 1.08, in intervals of no width."""
+    cells = factorial("code", (100.0, 200.0, 200.0, on_8), blocks=4)
+    (found,) = [gain for gain in analyse("seed", Evidence(cells), {}).gains if gain.concurrency == 8]
+    assert found.interaction.value == pytest.approx(on_8 / 400)
+    assert found.multiply is multiply
+
+
 @pytest.mark.parametrize(("off_1", "off_8", "on_1", "on_8"), [v for v in PIPELINES.values() if isinstance(v, list)])
 def test_both_readings_of_the_interaction_agree_on_public_pipelines(off_1, off_8, on_1, on_8):
     by_batching = gains.interaction(gains.batching_gain(on_8, on_1), gains.batching_gain(off_8, off_1))

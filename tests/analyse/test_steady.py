@@ -10,7 +10,7 @@ from specprof.analyse.gates.pace import NUM_PIECES, equal_pieces, warm_up
 from specprof.analyse.results import Severity
 from specprof.analyse.steady import full_load_steps, ratio_interval, step_means, warmup_length
 from specprof.records import Role
-from tests.factory import make_cell, make_frame, make_request, make_requests, ns
+from tests.factory import later, make_cell, make_frame, make_request, make_requests, ns
 
 
 def noisy(levels, sigma=0.01, seed=0):
@@ -105,10 +105,10 @@ def sentinel(launch, at, step_s, sigma, seed):
     frame = timed_frame(noisy([step_s] * 31, sigma, seed), concurrency=4)
     cell = make_cell(role=Role.SENTINEL, protocol="sentinel", max_tokens=32)
     requests = make_requests(cell)
-    moment = {"launch": launch, "started_at": f"2026-01-01T00:{at:02d}:00.000+00:00"}
-    times = frame.table["chunk_ns"][0].as_py()
+    times = frame.lists("chunk_ns")[0].tolist()
     plan = {"num_tokens": 32, "chunk_tokens": (1,) * 32, "chunk_ns": tuple(times), "done_ns": times[-1]}
-    return make_frame(cell, [make_request(r.prompt_id, stream=r.stream, **plan) for r in requests], **moment)
+    sent = [later(make_request(r.prompt_id, stream=r.stream, **plan), 60 * at) for r in requests]
+    return make_frame(cell, sent, launch=launch)
 
 
 def pairs(slower, sigma, launches):

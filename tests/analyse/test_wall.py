@@ -37,6 +37,12 @@ def test_effective_concurrency_is_throughput_times_tpot():
     assert wall.effective_concurrency(80, 0.05) == pytest.approx(4)
 
 
+def test_rates_that_were_reported_one_by_one_exceed_the_aggregate():
+    # Eight requests of 512 tokens in a wall of 6.76 s, each of which wrote at 79.45 tok/s by its own clock.
+    aggregate = wall.throughput(8 * 512, 6.76)
+    assert wall.rate_inflation(8 * 79.45, aggregate) == pytest.approx(8 * 79.45 * 6.76 / 4096)
+
+
 def figures(*frames):
     cell = frames[0].cell
     key = (cell.tag, cell.protocol, cell.arm, cell.concurrency)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -235,19 +233,6 @@ def test_a_token_comes_from_the_environment_and_goes_with_every_request(
     monkeypatch.setenv("KEY", "two\nlines")
     told = refusal(tmp_path, server, token_env="KEY")
     assert "no bearer token" in told and "two" not in told
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate that nobody has signed but itself, and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed, which makes the certificate")
-    folder = tmp_path_factory.mktemp("tls")
-    pair = folder / "cert.pem", folder / "key.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(pair[0]), "-keyout", str(pair[1])]
-    subprocess.run([*command.split(), *names], check=True, capture_output=True)
-    return pair
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(certificate: tuple[Path, Path], tmp_path: Path) -> None:

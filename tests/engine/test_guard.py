@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from specprof.engine.command import Command
-from specprof.engine.process import guarded, wait_gone
+from specprof.engine.process import guarded
+from tests.running import wait_gone
 
 # Stands for vLLM: a server with a worker in a session of its own; the worker ignores TERM, as a hung one would.
 ENGINE = """

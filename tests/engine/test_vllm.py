@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from specprof.engine import endpoint
-from specprof.engine.process import wait_gone
 from specprof.engine.vllm import VllmServer, start
 from specprof.errors import EngineStartError, InputError
 from specprof.study.config import VllmEngine
+from tests.running import wait_gone
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 

@@ -102,4 +102,4 @@ def test_a_cell_on_the_simulated_server_holds_the_newcomer_among_its_decoders(tm
     assert measured["long"].sent_ns >= max(r.chunk_ns[AFTER - 1] for r in decoders)
     # 2,000 tokens at 20,000 tok/s: one step of 0.1 s, or four of 25 ms and a little
     stall_s = max((b - a) / 1e9 for r in decoders for a, b in zip(r.chunk_ns, r.chunk_ns[1:], strict=False))
-    assert (stall_s > 0.1) is (size == 4096)
+    assert (stall_s > 0.06) is (size == 4096), "between the two, since a busy machine delays the chunk before"

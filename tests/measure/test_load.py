@@ -10,7 +10,7 @@ import pytest
 
 from specprof.measure import load
 from specprof.measure.load import ClientWatch, Order, closed_loop, connected
-from specprof.measure.wire import decode
+from specprof.measure.wire import RawStream, decode
 from specprof.records import Phase
 from tests.measure.sse import Vllm, serving
 
@@ -99,7 +99,7 @@ def test_a_server_that_is_not_there():
     with serving(Vllm()) as vllm:
         pass
     (stream,) = drive(vllm, orders(1), 1)
-    assert decode(stream).error.startswith("connection failed: ClientConnectorError")
+    assert decode(stream).error.startswith("connection failed: ConnectionRefusedError")
 
 
 def test_a_stream_that_falls_silent_is_given_up(monkeypatch):
@@ -116,10 +116,11 @@ def test_the_client_watches_itself():
         for _ in range(5):
             await asyncio.sleep(0.01)
             sum(range(600_000))  # blocks the event loop
-        found = watch.load()
+        found = watch.load([RawStream("p", Phase.MEASURED, i, 0, connect_ns=ns) for i, ns in enumerate((0, 7, 5))])
         running.cancel()
         return found
 
     found = asyncio.run(busy())
     assert found.loop_lag_p99_s > 0.002
     assert 0.05 < found.cpu_share < 1.5
+    assert (found.num_connects, found.connect_max_s) == (2, 7e-9)

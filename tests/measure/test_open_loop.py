@@ -310,10 +310,18 @@ def test_a_client_that_is_late_says_so() -> None:
 
 
 def test_lateness_is_part_of_the_client_s_load() -> None:
-    load = ClientWatch().load([i / 1000 for i in range(200)])
+    load = ClientWatch().load((), [i / 1000 for i in range(200)])
     assert (load.dispatch_lag_p99_s, load.dispatch_lag_max_s) == (0.197, 0.199)
-    closed = ClientWatch().load()
+    closed = ClientWatch().load(())
     assert (closed.dispatch_lag_p99_s, closed.dispatch_lag_max_s) == (None, None)
+
+
+def test_connects_that_a_request_had_to_wait_for_are_told_apart() -> None:
+    warm, slow, slower = (RawStream(name, Phase.MEASURED, 0, 0) for name in ("warm", "slow", "slower"))
+    slow.connect_ns, slower.connect_ns = 2_000_000, 5_000_000
+    load = ClientWatch().load((warm, slow, slower))
+    assert (load.num_connects, load.connect_max_s) == (2, 0.005)
+    assert (ClientWatch().load((warm,)).num_connects, ClientWatch().load((warm,)).connect_max_s) == (0, None)
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,8 @@ def reference(blob: bytes) -> list[bytes]:
         elif line.startswith(b"data:"):
             value = line[len(b"data:") :]
             data.append(value[1:] if value.startswith(b" ") else value)
+        elif line == b"data":  # a field without a colon has an empty value
+            data.append(b"")
     return found
 
 

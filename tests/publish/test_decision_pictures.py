@@ -12,7 +12,7 @@ import pytest
 from specprof.analyse.results import DecisionFigures, Figure, StudyFigures
 from specprof.decide.bounds import Bound
 from specprof.publish import decisions
-from specprof.publish.decisions import Action, Choice, Crossover, crossover
+from specprof.publish.decisions import Action, Choice, Crossing, crossover
 from specprof.publish.figures import draw
 from specprof.publish.grid import Grid
 from specprof.publish.pictures import decision_map, draft_length, gain_curve, style
@@ -56,7 +56,7 @@ def test_crossover_lies_where_the_straight_line_between_logarithms_does() -> Non
 
 
 def test_a_gain_of_exactly_one_is_where_it_falls() -> None:
-    assert crossover([(2, Figure(1.0)), (8, Figure(0.5))]) == Crossover(2.0)
+    assert crossover([(2, Figure(1.0)), (8, Figure(0.5))]) == Crossing(2.0)
 
 
 @pytest.mark.parametrize(

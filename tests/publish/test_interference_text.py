@@ -19,6 +19,7 @@ from specprof.publish.grid import Grid
 from specprof.publish.interference_text import interference_sentences, interference_tables, waiting
 from specprof.publish.pictures.interference import longest_stall
 from specprof.publish.report import render_html, render_markdown
+from specprof.publish.summary import gate_groups
 from specprof.publish.tables import print_report
 from tests.publish.conftest import HOSTILE, around, make_gate
 
@@ -114,6 +115,20 @@ def test_a_gate_stands_with_its_evidence_and_marks_the_row(interfered: StudyFigu
     _, hostile = interference_tables(Grid(interfered), "vLLM")
     assert "gate 1! (decoders ended early) at 2048, off: 2 of 4" in hostile.groups[0].context
     assert hostile.groups[0].rows[0].unfit
+
+
+def test_its_gates_stand_among_the_gates_of_the_study(study: StudyFigures) -> None:
+    """A link in the table leads to the gate, and a study of nothing else is not said to have passed every gate."""
+    early = make_gate(1, "decoders ended early", "2 of 4 were done", "Raise output_tokens.", invalid=True)
+    bad = tuple(met("off", size, gates=(early,)) for size in (2048, 128))
+    (group,) = gate_groups(replace(study, cells=(), gains=(), interference=bad))
+    assert group.where == "code long-code-006 among 4 decoders, off: 2048 tokens a step, 128 tokens a step"
+    figures = replace(study, interference=bad)
+    told = card(figures)
+    assert 'id="gate-1"' in render_html(figures, (), (), told)
+    line = "code · long-code-006 among 4 decoders · 128 tokens a step · off: 2 of 4 were done"
+    assert line in render_markdown(figures, (), (), told)
+    assert "code long-code-006 among 4 decoders, off: 2048 tokens a step" in " ".join(printed(figures).split())
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

@@ -18,7 +18,7 @@ from jinja2 import Environment, nodes
 
 from specprof.analyse.results import MixVerdict, Outcome, Severity, StudyFigures
 from specprof.decide.bounds import Bound
-from specprof.publish import pictures
+from specprof.publish import cost_page, pictures
 from specprof.publish.card import card
 from specprof.publish.language import catalogue, chinese, say, say_clauses, say_parts
 from specprof.publish.report import DEFINITIONS, render_html
@@ -30,7 +30,7 @@ from tests.publish.test_site import AFTER_EVENTS, from_study, needs_chromium, pr
 from tests.running import ROOT
 
 PACKAGE = ROOT / "specprof"
-TEMPLATES = ("report.html.j2", "site.html.j2")
+TEMPLATES = ("report.html.j2", "site.html.j2", "cost.html.j2")
 HAN = re.compile(r"[\u4e00-\u9fff]")
 
 # Said in Chinese as in English: names, units and formulas.
@@ -62,8 +62,8 @@ NAMES = {
 
 
 def said_in_templates() -> dict[str, set[str]]:
-    """The fixed texts of both templates by kind: of `say` and `chinese`, and of the site's macros that call it."""
-    macros = {"heading": ((1, "heading"), (2, "unit")), "choice": ((1, "text"),)}
+    """The fixed texts of all templates by kind: of `say` and `chinese`, and of the macros that call them."""
+    macros = {"heading": ((1, "heading"), (2, "unit")), "choice": ((1, "text"),), "text_of": ((0, "text"),)}
     found: dict[str, set[str]] = {}
     for name in TEMPLATES:
         tree = Environment(autoescape=True).parse(
@@ -124,8 +124,9 @@ def without_names(entries: set[str]) -> set[str]:
 
 
 def words_of_python() -> str:
-    """Every string of the publishing floor, and of what names the shapes of prefill, one after the other."""
-    paths = [*(PACKAGE / "publish").glob("*.py"), PACKAGE / "analyse" / "study.py", PACKAGE / "decide" / "bounds.py"]
+    """Every string of the publishing floor, of what names the shapes of prefill, and of the bill, in one text."""
+    named = (PACKAGE / "analyse" / "study.py", PACKAGE / "decide" / "bounds.py", PACKAGE / "decide" / "bill.py")
+    paths = [*(PACKAGE / "publish").glob("*.py"), *named]
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in paths)
     strings = (
         n.value for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
@@ -146,7 +147,7 @@ def test_every_fixed_text_has_an_entry_and_every_entry_is_said() -> None:
         "status": {str(status) for kind in (Severity, Outcome) for status in kind},
         "gate": gate_names(),
         "picture": picture_words(),
-        "definition": {*DEFINITIONS, *DEFINITIONS.values()},
+        "definition": {*DEFINITIONS, *DEFINITIONS.values(), *cost_page.DEFINITIONS, *cost_page.DEFINITIONS.values()},
     }
     found = {kind: set(catalogue()[kind]) for kind in expected}
     assert {kind: without_names(texts) for kind, texts in found.items()} == {
@@ -154,7 +155,7 @@ def test_every_fixed_text_has_an_entry_and_every_entry_is_said() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", ["words", "part", "clause"])
+@pytest.mark.parametrize("kind", ["words", "cost", "part", "clause"])
 def test_every_entry_for_what_python_fills_in_stands_in_the_source(kind: str) -> None:
     source = words_of_python()
     for english in catalogue()[kind]:

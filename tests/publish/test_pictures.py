@@ -52,6 +52,14 @@ def test_label_without_a_font_falls_back_to_what_can_be_shown() -> None:
     assert style.tag_label(["code", "散文"], "散文") == "content 2"
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["W" * 300, "文" * 300, "\x9b" * 300, r"\frac{$" * 100])
+def test_a_name_of_any_length_leaves_room_for_what_is_drawn(name: str, small: StudyFigures) -> None:
+    cells = tuple(cell if cell.arm == "off" else replace(cell, method=name) for cell in small.cells)
+    gains = tuple(replace(gain, method=name) for gain in small.gains)
+    assert draw(replace(small, cells=cells, gains=gains))
+
+
 def test_dollars_are_not_mathematics() -> None:
     assert style.label("a $x$ b") == r"a \$x\$ b"
 

@@ -153,7 +153,7 @@ REFUSALS = {
     ),
     "a value that holds itself": (
         changed("args: {", "args: &a {me: *a, "),
-        "demo.yaml:2: engine.args.me: Recursion error",
+        "demo.yaml: is not valid YAML: line 2: an alias holds itself",
     ),
     "no study": ("- a\n- b\n", "demo.yaml: holds no study. It must be a mapping that begins with 'study: NAME'"),
     "nothing": ("", "demo.yaml: holds no study"),

@@ -16,7 +16,8 @@ from specprof.store import Store
 from specprof.study.config import Study
 from specprof.study.plan import Plan, cell_key, make_plan
 from specprof.study.reading import load_study
-from specprof.study.smallest import smallest_grid, study_text
+from specprof.study.smallest import smallest_grid
+from specprof.study.writing import study_text
 from tests.factory import NGRAM, make_cell, make_record
 from tests.running import ROOT
 

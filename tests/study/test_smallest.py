@@ -11,7 +11,8 @@ from specprof.records import Role, Stop
 from specprof.study.config import Study
 from specprof.study.plan import make_plan
 from specprof.study.reading import load_study, parse_study
-from specprof.study.smallest import smallest_grid, spread, write_study
+from specprof.study.smallest import smallest_grid, spread
+from specprof.study.writing import write_study
 from tests.running import ROOT, specprof
 
 STUDY = """

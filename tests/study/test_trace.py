@@ -9,7 +9,6 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-import zstandard
 
 from specprof.errors import InputError
 from specprof.records import Phase, Role, phase_due
@@ -18,7 +17,7 @@ from specprof.study.plan import make_plan
 from specprof.study.reading import load_study
 from specprof.study.replay import NEAREST, replay, rough_tokens
 from specprof.study.trace import read_trace
-from tests.factory import make_prompt
+from tests.factory import make_prompt, packed
 from tests.running import specprof
 
 # The first rows of AzureLLMInferenceTrace_code.csv (github.com/Azure/AzurePublicDataset, data/).
@@ -124,7 +123,7 @@ def test_json_lines_and_compressed_files_say_the_same(write):
     for name, text in {
         "trace.jsonl": "\n".join(map(json.dumps, typed)),
         "trace.csv.gz": gzip.compress(OURS.encode()),
-        "trace.csv.zst": zstandard.compress(OURS.encode()),
+        "trace.csv.zst": packed("zstd", OURS.encode()),
         "bom.csv": b"\xef\xbb\xbf" + OURS.replace("\n", "\r\n").encode(),
     }.items():
         again = read_trace(write(text, name))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from specprof.analyse.audit.claim import Claim
 from specprof.analyse.audit.findings import Finding, Kind, Rebuilt
@@ -10,94 +11,136 @@ from specprof.analyse.thresholds import MAX_PREFILL_SHARE, MIN_NATURAL_TOKENS
 from specprof.records import Stop
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One thing that a number needs: what stays unknown without it, what to state, and when it is not there."""
+
+    name: str
+    unknown: str
+    instead: str
+    is_absent: Callable[[Claim, Rebuilt], bool]
+
+
+_PARTS = (  # most damaging first
+    _Part(
+        "concurrency",
+        "how many requests were in flight",
+        "State N, and the server's cap.",
+        lambda claim, _: claim.concurrency is None,
+    ),
+    _Part(
+        "wall",
+        "how long it took",
+        "State the wall from first request sent to last done.",
+        lambda _, rebuilt: rebuilt.wall_s is None,
+    ),
+    _Part(
+        "output length",
+        "how much was written",
+        "State total and median output tokens.",
+        lambda _, rebuilt: rebuilt.mean_output_tokens is None,
+    ),
+    _Part(
+        "prompt length",
+        "how much had to be read",
+        "State the median prompt length in tokens.",
+        lambda claim, _: claim.prompt_tokens is None,
+    ),
+    _Part(
+        "stop rule",
+        "whether outputs were forced to a length or stopped by themselves",
+        "State it.",
+        lambda claim, _: claim.stop is None,
+    ),
+    _Part(
+        "content",
+        "what was written",
+        "Name the kind of text; give code and prose separately.",
+        lambda claim, _: claim.content is None,
+    ),
+    _Part(
+        "speculation",
+        "whether it was on",
+        "State off, or method and K; give both arms.",
+        lambda claim, _: claim.speculation is None,
+    ),
+    _Part(
+        "method",
+        "how drafts were made",
+        "Name the method.",
+        lambda claim, _: claim.speculation is not None and claim.speculation.on and claim.speculation.method is None,
+    ),
+    _Part(
+        "draft length",
+        "K, which acceptance depends on",
+        "State K.",
+        lambda claim, _: (
+            claim.speculation is not None and claim.speculation.on and claim.speculation.draft_tokens is None
+        ),
+    ),
+    _Part(
+        "acceptance",
+        "how many guesses held",
+        "Print steps, drafted and accepted tokens, and the survival of each position.",
+        lambda claim, rebuilt: (
+            claim.speculation is not None
+            and claim.speculation.on
+            and rebuilt.acceptance_length is None
+            and rebuilt.acceptance_rate is None
+        ),
+    ),
+    _Part(
+        "aggregation",
+        "how the requests became one number",
+        "Write total output / wall.",
+        lambda claim, _: claim.aggregation is None and (claim.output_tokens is None or claim.wall_s is None),
+    ),
+    _Part(
+        "prefill",
+        "how fast prompts are read, or the TTFT",
+        "Measure the prefill speed with as many prompts of this length at once.",
+        lambda _, rebuilt: rebuilt.reading_s is None,
+    ),
+    _Part(
+        "prefix cache",
+        "whether prompts came from a cache",
+        "Switch it off and verify that no token was cached, or print the hit rate.",
+        lambda claim, _: claim.prefix_cache is None and claim.cached_tokens is None,
+    ),
+    _Part(
+        "server cap",
+        "how many requests the server admits at once",
+        "State max_num_seqs.",
+        lambda claim, _: claim.cap is None,
+    ),
+    _Part(
+        "temperature",
+        "how tokens were drawn",
+        "State temperature and top-p.",
+        lambda claim, _: claim.temperature is None,
+    ),
+    _Part(
+        "repeats",
+        "how far a second run would be",
+        "Give an interval.",
+        lambda claim, _: claim.repeats is None and claim.noise is None,
+    ),
+    _Part(
+        "engine and model",
+        "what ran",
+        "Name engine, version and model.",
+        lambda claim, _: claim.engine is None or claim.model is None,
+    ),
+)
+
+
 def unstated_findings(claim: Claim, rebuilt: Rebuilt) -> Iterator[Finding]:
     """Everything the number needs and does not come with, most damaging first."""
     if not _is_run(claim):
         return
-    said = claim.speculation
-    on = said is not None and said.on
-    missing = (
-        (
-            claim.concurrency is None,
-            "concurrency",
-            "how many requests were in flight",
-            "State N, and the server's cap.",
-        ),
-        (rebuilt.wall_s is None, "wall", "how long it took", "State the wall from first request sent to last done."),
-        (
-            rebuilt.mean_output_tokens is None,
-            "output length",
-            "how much was written",
-            "State total and median output tokens.",
-        ),
-        (
-            claim.prompt_tokens is None,
-            "prompt length",
-            "how much had to be read",
-            "State the median prompt length in tokens.",
-        ),
-        (
-            claim.stop is None,
-            "stop rule",
-            "whether outputs were forced to a length or stopped by themselves",
-            "State it.",
-        ),
-        (
-            claim.content is None,
-            "content",
-            "what was written",
-            "Name the kind of text; give code and prose separately.",
-        ),
-        (said is None, "speculation", "whether it was on", "State off, or method and K; give both arms."),
-        (on and said is not None and said.method is None, "method", "how drafts were made", "Name the method."),
-        (
-            on and said is not None and said.draft_tokens is None,
-            "draft length",
-            "K, which acceptance depends on",
-            "State K.",
-        ),
-        (
-            on and rebuilt.acceptance_length is None and rebuilt.acceptance_rate is None,
-            "acceptance",
-            "how many guesses held",
-            "Print steps, drafted and accepted tokens, and the survival of each position.",
-        ),
-        (
-            _aggregation_unknown(claim),
-            "aggregation",
-            "how the requests became one number",
-            "Write total output / wall.",
-        ),
-        (
-            rebuilt.reading_s is None,
-            "prefill",
-            "how fast prompts are read, or the TTFT",
-            "Measure the prefill speed with as many prompts of this length at once.",
-        ),
-        (
-            claim.prefix_cache is None and claim.cached_tokens is None,
-            "prefix cache",
-            "whether prompts came from a cache",
-            "Switch it off and verify that no token was cached, or print the hit rate.",
-        ),
-        (claim.cap is None, "server cap", "how many requests the server admits at once", "State max_num_seqs."),
-        (claim.temperature is None, "temperature", "how tokens were drawn", "State temperature and top-p."),
-        (
-            claim.repeats is None and claim.noise is None,
-            "repeats",
-            "how far a second run would be",
-            "Give an interval.",
-        ),
-        (
-            claim.engine is None or claim.model is None,
-            "engine and model",
-            "what ran",
-            "Name engine, version and model.",
-        ),
-    )
-    for absent, name, what, instead in missing:
-        if absent:
-            yield Finding(Kind.UNSTATED, name, what, instead)
+    for part in _PARTS:
+        if part.is_absent(claim, rebuilt):
+            yield Finding(Kind.UNSTATED, part.name, part.unknown, part.instead)
 
 
 def fair_comparison(claim: Claim, rebuilt: Rebuilt) -> Iterator[Finding]:
@@ -150,8 +193,3 @@ def _is_run(claim: Claim) -> bool:
     """Whether the claim is about a run at all, rather than only a table, a factorial or a verdict."""
     numbers = (claim.concurrency, claim.wall_s, claim.throughput_tok_s, claim.output_tokens, claim.decode_speed_tok_s)
     return any(number is not None for number in numbers) or not (claim.factorials or claim.lines or claim.draft_lengths)
-
-
-def _aggregation_unknown(claim: Claim) -> bool:
-    rebuildable = claim.output_tokens is not None and claim.wall_s is not None
-    return claim.aggregation is None and not rebuildable

@@ -28,6 +28,7 @@ from specprof.analyse.gates.machine import cards_of, machine_gates
 from specprof.analyse.gates.pace import warm_up
 from specprof.analyse.gates.rehearsal import rehearsed
 from specprof.analyse.gates.texts import failures, filler, lengths, looping
+from specprof.analyse.gates.workers import workers
 from specprof.analyse.results import GateFinding, Loops
 
 __all__ = [
@@ -57,6 +58,8 @@ class Limits:
 
 UNLIMITED = Limits()
 
+_OF_ONE_CONTENT = (2, 3, 4, 7, 14)
+
 
 def limits(environment: Mapping[str, Any], launch: int) -> Limits:
     """The limits of one launch, from a study's environment."""
@@ -66,6 +69,7 @@ def limits(environment: Mapping[str, Any], launch: int) -> Limits:
 def cell_gates(frame: CellFrame, loops: Loops | None, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
     """Every gate one cell can fail by itself."""
     yield from failures(frame)
+    yield from workers(frame)
     if frame.requests.empty:
         return
     yield from queueing(frame)
@@ -87,24 +91,15 @@ def cell_gates(frame: CellFrame, loops: Loops | None, at_most: Limits = UNLIMITE
 def mixed_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
     """The gates of a cell that mixes contents: those of the machine and the client.
 
-    Gates of a content (2, 3, 7, 14) are asked of it alone, and gate 4 speaks of an aggregate that a mix has not.
+    Gates of a content are asked of it alone, and gate 4 speaks of an aggregate that a mix has not.
     """
-    yield from failures(frame)
-    if frame.requests.empty:
-        return
-    yield from queueing(frame)
-    yield from prefix_cache(frame)
-    yield from warm_up(frame)
-    yield from counters(frame)
-    yield from lengths(frame)
-    yield from _client_and_machine(frame, at_most)
-    yield from impossible(frame)
-    yield from inactive(frame)
+    return (found for found in cell_gates(frame, None, at_most) if found.gate not in _OF_ONE_CONTENT)
 
 
 def interference_gates(frame: CellFrame, decoders: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
     """The gates of a newcomer among decoders: those of machine, client and cache. `decoders`: the cell without it."""
     yield from failures(frame)
+    yield from workers(frame)
     if frame.requests.empty or decoders.requests.empty:
         return
     yield from prefix_cache(frame)
@@ -116,6 +111,7 @@ def interference_gates(frame: CellFrame, decoders: CellFrame, at_most: Limits = 
 
 def open_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
     """The gates of a closed loop that also hold for an open one; `analyse.service.findings` has its own beside them."""
+    yield from workers(frame)
     if frame.requests.empty:
         return
     yield from prefix_cache(frame)

@@ -76,14 +76,15 @@ def _counters_consistent(frame: CellFrame) -> Iterator[GateFinding]:
 def _histogram_problems(frame: CellFrame) -> Iterator[str]:
     """Where the steps one by one, the totals of the requests and the server's counts per position part ways."""
     accepted, drafted = (frame.lists(name) for name in ("accepted_per_step", "drafted_per_step"))
-    told = any(len(row) for row in accepted)
+    told = bool(len(accepted.values))
     requests = frame.requests
-    if told and sum(len(row) for row in accepted) != requests["num_steps"].sum():
+    if told and len(accepted.values) != requests["num_steps"].sum():
         yield "the acceptance histogram does not sum to the steps"
-    elif told and sum(int(row.sum()) for row in accepted) != requests["num_accepted"].sum():
+    elif told and int(accepted.values.sum(dtype=np.int64)) != requests["num_accepted"].sum():
         yield "the acceptance histogram does not sum to the accepted tokens"
-    pairs = [(a, d) for a, d in zip(accepted, drafted, strict=True) if len(a) == len(d)]
-    if any((a > d).any() for a, d in pairs) and not (requests["num_accepted"] > requests["num_drafted"]).any():
+    alike = np.flatnonzero(accepted.lengths == drafted.lengths)
+    pairs = [steps.take(alike, steps.lengths[alike]).values for steps in (accepted, drafted)]
+    if (pairs[0] > pairs[1]).any() and not (requests["num_accepted"] > requests["num_drafted"]).any():
         yield "a step accepted more tokens than it drafted"
     survivors, steps = _server_survivors(frame)
     if len(survivors) and (survivors[0] > steps or (np.diff(survivors) > 0).any()):
@@ -190,7 +191,7 @@ def _too_good(frame: CellFrame) -> Iterator[GateFinding]:
 
 def _first_position(frame: CellFrame) -> tuple[int, int]:
     """How many drafted steps accepted their first token, and how many there were: by request, else by the server."""
-    steps = np.concatenate([np.empty(0, dtype=np.int64), *frame.lists("accepted_per_step")])
+    steps = frame.lists("accepted_per_step").values
     if len(steps):
         return int(accepted_at(steps, 1)[0]), len(steps)
     survivors, drafts = _server_survivors(frame)

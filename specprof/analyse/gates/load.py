@@ -9,6 +9,7 @@ import numpy as np
 
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import caution, invalid
+from specprof.analyse.gates.workers import busiest_share
 from specprof.analyse.results import GateFinding
 from specprof.analyse.thresholds import (
     ADMISSION_STEPS,
@@ -21,7 +22,7 @@ from specprof.analyse.thresholds import (
     MIN_DECODE_SHARE,
     MIN_NATURAL_TOKENS,
 )
-from specprof.records import CachePolicy, Stop
+from specprof.records import CachePolicy, ClientLoad, Stop
 
 MIN_HEADROOM = 10  # how many times its load a client should be able to take in (METHOD 7)
 
@@ -127,26 +128,36 @@ def client(frame: CellFrame) -> Iterator[GateFinding]:
         yield caution(
             11,
             "client",
-            f"event loop late by {load.loop_lag_p99_s * 1e3:.1f} ms (p99), client CPU {load.cpu_share:.0%}",
+            f"event loop late by {load.loop_lag_p99_s * 1e3:.1f} ms (p99), client CPU {load.cpu_share:.0%}"
+            f"{_whose(load)}",
             "Give the client a core of its own.",
         )
 
 
 def client_ceiling(frame: CellFrame, ceiling: float | None) -> Iterator[GateFinding]:
-    """Gate 11: a client near what it can do at most, chunks/s, puts its own pace into every time it takes."""
+    """Gate 11: a client near what it can do at most, chunks/s, puts its own pace into every time it takes.
+
+    Of several workers each is held to what one process can take in, so the busiest one decides.
+    """
     requests = frame.all_requests  # what kept a mixed batch full came in over the same client
     seconds = float(requests["done"].max() - requests["sent"].min())
     if ceiling is None or not seconds > 0:
         return
-    chunks_per_s = float(requests["num_chunks"].sum()) / seconds
+    chunks_per_s = float(requests["num_chunks"].sum()) / seconds * busiest_share(frame.data.client)
     if chunks_per_s * MIN_HEADROOM > ceiling:
         yield caution(
             11,
             "client ceiling",
-            f"{chunks_per_s:,.0f} chunks/s arrived, and the client could take in only {ceiling / chunks_per_s:.1f}× "
-            f"this load ({ceiling:,.0f} chunks/s from a server that costs nothing)",
+            f"{chunks_per_s:,.0f} chunks/s arrived{_whose(frame.data.client)}, "
+            f"and the client could take in only {ceiling / chunks_per_s:.1f}× this load "
+            f"({ceiling:,.0f} chunks/s from a server that costs nothing)",
             "Give the client a faster core of its own, or send fewer streams from one client.",
         )
+
+
+def _whose(load: ClientLoad | None) -> str:
+    num = len(load.workers) if load is not None else 0
+    return f" at the busiest of {num} workers" if num > 1 else ""
 
 
 def ceiling_of(environment: Mapping[str, Any], launch: int) -> float | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log
 
+import numpy as np
+
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import caution, invalid
 from specprof.analyse.results import Figure, GateFinding, Loops
@@ -24,7 +26,10 @@ def failures(frame: CellFrame) -> Iterator[GateFinding]:
         return
     total = len(failed) + len(frame.requests)
     yield invalid(
-        10, "failed requests", f"{len(failed)} of {total} failed: {failed['error'].iloc[0]}", "Mend that, run again."
+        10,
+        "failed requests",
+        f"{len(failed)} of {total} failed: {failed['error'].iloc[0]}",
+        "Mend that, remove the cell's folder under cells/, and run again: it is then measured anew.",
     )
 
 
@@ -139,8 +144,9 @@ def filler(frame: CellFrame) -> Iterator[GateFinding]:
     tokens, filler) are cut to one length, which natural ones never have by themselves.
     """
     requests = frame.requests.drop_duplicates("prompt_id")
-    texts = dict(zip(frame.requests["prompt_id"], map(tuple, frame.lists("token_ids")), strict=True))
-    long_enough = [ids for ids in texts.values() if len(ids) >= MIN_TOKENS]
+    texts = frame.lists("token_ids")
+    last_of_prompt = ~frame.requests["prompt_id"].duplicated(keep="last").to_numpy()
+    long_enough = [texts[row].tobytes() for row in np.flatnonzero(last_of_prompt & (texts.lengths >= MIN_TOKENS))]
     different = len(set(long_enough))
     if len(long_enough) >= MIN_PROMPTS_TO_COMPARE and 2 * different <= len(long_enough):
         yield invalid(

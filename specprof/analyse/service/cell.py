@@ -24,6 +24,7 @@ from specprof.analyse.service.asked import Asked
 from specprof.analyse.service.spread import NUM_BATCHES
 from specprof.analyse.service_results import TargetFigures
 from specprof.analyse.stats import Array
+from specprof.columns import ragged
 from specprof.errors import InputError
 from specprof.records import Arrivals, Cell, Phase
 
@@ -60,18 +61,18 @@ class OpenCell:
     @cached_property
     def begins_ns(self) -> int:
         """The instant at which the window begins, by the client's clock."""
-        first_due = int(pc.min(self._table["scheduled_ns"]).as_py())
+        first_due = int(pc.min(self._read("scheduled_ns")["scheduled_ns"]).as_py())
         return first_due + round((self.arrivals.warmup_s - self.arrivals.due_s[0]) * NS)
 
-    @property
-    def _table(self) -> pa.Table:
-        return self.frame.data.requests
+    def _read(self, *columns: str) -> pa.Table:
+        return self.frame.data.requests.select(columns)
 
     @cached_property
     def requests(self) -> pd.DataFrame:
         """One row per row of the requests table, whatever its phase and fate, in the table's order."""
-        table, chunks = self._table, self._chunks
-        frame: pd.DataFrame = table.select(["prompt_id", "phase", "prompt_tokens", "queue_s"]).to_pandas()
+        chunks = self._chunks
+        frame: pd.DataFrame = self._read("prompt_id", "phase", "prompt_tokens", "queue_s").to_pandas()
+        table = self._read("scheduled_ns", "sent_ns", "done_ns", "error")
         for name in ("scheduled", "sent", "done"):
             frame[name] = (table[f"{name}_ns"].to_numpy() - self.begins_ns) / NS
         frame["tag"] = self._tags(frame["prompt_id"])
@@ -84,7 +85,7 @@ class OpenCell:
 
     @cached_property
     def _chunks(self) -> Chunks:
-        return Chunks.of(self._table, self.begins_ns)
+        return Chunks.of(self._read("chunk_ns", "chunk_tokens"), self.begins_ns)
 
     def _tags(self, prompt_ids: pd.Series[str]) -> pd.Series[str]:
         if not self.cell.prompt_tags:
@@ -217,13 +218,9 @@ class Chunks:
     @classmethod
     def of(cls, table: pa.Table, begins_ns: int) -> Chunks:
         """The chunks of a requests table, request by request."""
-        lengths = pc.fill_null(pc.list_value_length(table["chunk_ns"]), 0).to_numpy().astype(np.int64)
-        return cls(
-            at=(_flat(table["chunk_ns"]) - begins_ns) / NS,
-            tokens=_flat(table["chunk_tokens"]).astype(float),
-            owner=np.repeat(np.arange(len(lengths)), lengths),
-            lengths=lengths,
-        )
+        arrived, tokens = ragged(table["chunk_ns"]), ragged(table["chunk_tokens"])
+        at = (arrived.values - begins_ns) / NS
+        return cls(at, tokens.values.astype(float), arrived.owner, arrived.lengths)
 
     def sums(self) -> Indices:
         """Tokens of each request."""
@@ -258,11 +255,6 @@ def _with_latencies(frame: pd.DataFrame, chunks: Chunks) -> pd.DataFrame:
     later = frame["output_tokens"] - first_tokens
     frame["tpot"] = (last - first) / later.where(later > 0)
     return frame
-
-
-def _flat(lists: pa.ChunkedArray) -> NDArray[np.int64]:
-    whole = lists.combine_chunks()
-    return np.asarray(whole.flatten().to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _limit(asked: TargetFigures, name: str) -> float:

@@ -105,13 +105,14 @@ def _failed(cell: OpenCell) -> Iterator[GateFinding]:
     failed = (~rows["finished"] & ~rows["timed_out"]).to_numpy(dtype=bool)
     if not failed.any():
         return
-    error = cell.frame.data.requests["error"][int(rows.index[failed][0])].as_py() or "no token arrived"
+    errors = cell.frame.data.requests.select(["error"])["error"]
+    error = errors[int(rows.index[failed][0])].as_py() or "no token arrived"
     found = invalid if failed.all() else caution
     yield found(
         10,
         "failed requests",
         f"{failed.sum()} of {len(failed)} failed: {error}",
-        "They count as lost. If the load did not cause it, mend that and run again.",
+        "They count as lost. If the load did not cause it, mend that, remove the cell's folder and run again.",
     )
 
 

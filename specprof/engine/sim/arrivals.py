@@ -54,15 +54,18 @@ class Closed:
         self._late_s, self._patience_s = late_s, patience_s
 
     def next_at(self) -> float:
+        """When the stream that has been idle longest sends; infinity while all write, or no prompt is left."""
         return self._idle[0][0] + self._late_s if self._pending and self._idle else inf
 
     def take(self) -> Flight:
+        """The next prompt, on that stream."""
         due_s, stream = heappop(self._idle)
         sent_s = due_s + self._late_s
         prompt = self._pending.popleft()
         return Flight(prompt, self._phase, stream, due_s, sent_s, self._max_tokens, sent_s + self._patience_s)
 
     def done(self, flight: Flight, at_s: float) -> None:
+        """Its stream is idle from here on."""
         heappush(self._idle, (at_s, flight.stream))
 
 
@@ -82,9 +85,11 @@ class Mixed:
         self._late_s, self._patience_s = late_s, patience_s
 
     def next_at(self) -> float:
+        """When the stream that has been idle longest sends; infinity once every content's own prompts are home."""
         return self._idle[0][0] + self._late_s if self._num_open and self._idle else inf
 
     def take(self) -> Flight:
+        """The next prompt of that stream's content, or one of its earlier ones to fill the batch."""
         due_s, stream = heappop(self._idle)
         content = stream % len(self._pending)
         pending, sent_s = self._pending[content], due_s + self._late_s
@@ -93,6 +98,7 @@ class Mixed:
         return Flight(prompt, phase, stream, due_s, sent_s, self._max_tokens, sent_s + self._patience_s)
 
     def done(self, flight: Flight, at_s: float) -> None:
+        """Its stream is idle from here on."""
         self._num_open -= flight.phase is Phase.MEASURED
         heappush(self._idle, (at_s, flight.stream))
 
@@ -128,6 +134,7 @@ class Open:
         self.lapsed: list[Flight] = []
 
     def next_at(self) -> float:
+        """When the next is due and a slot is free; infinity at the cap, or once nothing measured is out."""
         if not self._due or self._num_out == self._cap:
             return inf
         if self._due[0].phase is Phase.FILL and not self._num_open:
@@ -135,6 +142,7 @@ class Open:
         return max(self._due[0].scheduled_s, self._slot_free_at) + self._late_s
 
     def take(self) -> Flight:
+        """The request that is due, on its way."""
         sent_s = self.next_at()
         flight = self._due.popleft()
         flight.sent_s = sent_s
@@ -142,6 +150,7 @@ class Open:
         return flight
 
     def done(self, flight: Flight, at_s: float) -> None:
+        """Its slot is free from here on."""
         self._num_open -= flight.phase is Phase.MEASURED
         if self._num_out == self._cap:
             self._slot_free_at = at_s

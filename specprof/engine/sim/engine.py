@@ -7,7 +7,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -167,15 +167,27 @@ def _last_line(log: Path) -> str:
 
 
 def run_forever(
-    preset: str, host: str, port: int, time_scale: float, speculative_config: Mapping[str, Any] | None = None
+    preset: str,
+    host: str,
+    port: int,
+    time_scale: float,
+    speculative_config: Mapping[str, Any] | None,
+    announce: Callable[[str], None],
 ) -> None:
-    """Serve a preset in this process until interrupted: what `specprof sim` does."""
+    """Serve a preset in this process until interrupted: what `specprof sim` does. `announce` is told the address.
+
+    Raises OSError where it cannot listen.
+    """
     launch = _Launch(machine_of(preset), speculative_config, 0, time_scale, host, port)
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve(launch, asyncio.Event()))
+        asyncio.run(_serve(launch, asyncio.Event(), announce))
 
 
-async def _serve(launch: _Launch, done: asyncio.Event) -> None:
+def _tell_parent(base_url: str) -> None:
+    print(base_url, flush=True)
+
+
+async def _serve(launch: _Launch, done: asyncio.Event, announce: Callable[[str], None] = _tell_parent) -> None:
     faults = launch.machine.faults
     server = await serve(
         launch.launched,
@@ -186,7 +198,7 @@ async def _serve(launch: _Launch, done: asyncio.Event) -> None:
         time_scale=launch.time_scale,
         on_death=_mourn if faults.death_is_silent else _die,
     )
-    print(server.base_url, flush=True)
+    announce(server.base_url)
     try:
         await done.wait()
     finally:

@@ -5,38 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from specprof.engine.sim.physics import World
+from specprof.engine.sim.state import Totals
 
 
 def metrics_page(world: World, model: str, time_scale: float, created_s: float) -> str:
     """The whole page: gauges of the moment, totals since the launch."""
     page = _Page({"engine": "0", "model_name": model}, created_s)
-    totals = world.totals
     page.gauge("num_requests_running", "Number of requests in model execution batches.", world.num_running)
     page.gauge("num_requests_waiting", "Number of requests waiting to be processed.", world.num_waiting)
     page.gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", world.kv_cache_usage)
+    _tokens(page, world.totals)
+    _times(page, world.totals, time_scale)
+    if world.writer.speculation is not None:
+        _speculation(page, world.totals)
+    return page.text()
+
+
+def _tokens(page: _Page, totals: Totals) -> None:
+    cached = totals.prompt_tokens_cached
     page.counter(
         "prefix_cache_queries",
         "Prefix cache queries, in terms of number of queried tokens.",
         totals.prefix_cache_queries,
     )
-    page.counter(
-        "prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", totals.prompt_tokens_cached
-    )
+    page.counter("prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", cached)
     page.counter("num_preemptions", "Cumulative number of preemption from the engine.", totals.num_preemptions)
     page.counter("prompt_tokens", "Number of prefill tokens processed.", totals.prompt_tokens)
-    page.counters(
-        "prompt_tokens_by_source",
-        "Number of prompt tokens by source.",
-        "source",
-        {
-            "local_compute": totals.prompt_tokens - totals.prompt_tokens_cached,
-            "local_cache_hit": totals.prompt_tokens_cached,
-            "external_kv_transfer": 0,
-        },
-    )
-    page.counter(
-        "prompt_tokens_cached", "Number of cached prompt tokens (local + external).", totals.prompt_tokens_cached
-    )
+    sources = {
+        "local_compute": totals.prompt_tokens - cached,
+        "local_cache_hit": cached,
+        "external_kv_transfer": 0,
+    }
+    page.counters("prompt_tokens_by_source", "Number of prompt tokens by source.", "source", sources)
+    page.counter("prompt_tokens_cached", "Number of cached prompt tokens (local + external).", cached)
     page.counter("generation_tokens", "Number of generation tokens processed.", totals.generation_tokens)
     page.counters("request_success", "Count of successfully processed requests.", "finished_reason", totals.finished)
     page.histogram(
@@ -45,40 +46,41 @@ def metrics_page(world: World, model: str, time_scale: float, created_s: float) 
         totals.num_engine_steps,
         totals.num_step_tokens,
     )
+
+
+def _times(page: _Page, totals: Totals, time_scale: float) -> None:
     num_read, num_finished = totals.num_prompts_read, totals.finished["stop"] + totals.finished["length"]
-    for name, what, count, seconds in (
-        (
-            "time_to_first_token_seconds",
-            "Histogram of time to first token in seconds.",
-            num_read,
-            totals.time_to_first_token_s,
-        ),
-        (
-            "request_queue_time_seconds",
-            "Histogram of time spent in WAITING phase for request.",
-            num_read,
-            totals.queue_s,
-        ),
-        (
-            "request_decode_time_seconds",
-            "Histogram of time spent in DECODE phase for request.",
-            num_finished,
-            totals.decode_s,
-        ),
-    ):
-        page.histogram(name, what, count, seconds / time_scale)
-    if world.writer.speculation is not None:
-        per_position = totals.num_accepted_tokens_per_pos
-        page.counter("spec_decode_num_drafts", "Number of spec decoding drafts.", totals.num_drafts)
-        page.counter("spec_decode_num_draft_tokens", "Number of draft tokens.", totals.num_draft_tokens)
-        page.counter("spec_decode_num_accepted_tokens", "Number of accepted tokens.", sum(per_position))
-        page.counters(
-            "spec_decode_num_accepted_tokens_per_pos",
-            "Accepted tokens per draft position.",
-            "position",
-            {str(position): count for position, count in enumerate(per_position)},
-        )
-    return page.text()
+    page.histogram(
+        "time_to_first_token_seconds",
+        "Histogram of time to first token in seconds.",
+        num_read,
+        totals.time_to_first_token_s / time_scale,
+    )
+    page.histogram(
+        "request_queue_time_seconds",
+        "Histogram of time spent in WAITING phase for request.",
+        num_read,
+        totals.queue_s / time_scale,
+    )
+    page.histogram(
+        "request_decode_time_seconds",
+        "Histogram of time spent in DECODE phase for request.",
+        num_finished,
+        totals.decode_s / time_scale,
+    )
+
+
+def _speculation(page: _Page, totals: Totals) -> None:
+    per_position = totals.num_accepted_tokens_per_pos
+    page.counter("spec_decode_num_drafts", "Number of spec decoding drafts.", totals.num_drafts)
+    page.counter("spec_decode_num_draft_tokens", "Number of draft tokens.", totals.num_draft_tokens)
+    page.counter("spec_decode_num_accepted_tokens", "Number of accepted tokens.", sum(per_position))
+    page.counters(
+        "spec_decode_num_accepted_tokens_per_pos",
+        "Accepted tokens per draft position.",
+        "position",
+        {str(position): count for position, count in enumerate(per_position)},
+    )
 
 
 class _Page:

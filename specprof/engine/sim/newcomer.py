@@ -37,6 +37,7 @@ class Interfered:
         self._clock_starts_ns = clock_starts_ns
 
     def next_at(self) -> float:
+        """Decoders leave at the start, the newcomer once the slowest of them was heard from often enough."""
         if self._pending:
             return self._start_s + self._late_s
         if self._newcomer is None:
@@ -44,6 +45,7 @@ class Interfered:
         return max(map(self._heard_at, self._sent)) + self._late_s
 
     def take(self) -> Flight:
+        """The next decoder, or last of all the newcomer."""
         sent_s = self.next_at()
         if self._pending:
             prompt, max_tokens = self._pending.popleft(), self._cell.max_tokens
@@ -64,6 +66,7 @@ class Interfered:
         return flight
 
     def done(self, flight: Flight, at_s: float) -> None:
+        """It has come home, and is waited for no longer."""
         self._home_at[flight.stream] = at_s
 
     def _heard_at(self, flight: Flight) -> float:

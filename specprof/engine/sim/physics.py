@@ -21,6 +21,7 @@ import numpy as np
 from specprof.engine.sim.chance import key
 from specprof.engine.sim.machine import Machine, Speculation
 from specprof.engine.sim.pace import Pace
+from specprof.engine.sim.pass_time import decoding_s, reading_s
 from specprof.engine.sim.state import Delta, EngineRequest, Totals
 from specprof.engine.sim.text import block_hashes
 from specprof.engine.sim.writer import Ask, Writer
@@ -254,9 +255,10 @@ class World:
         pace = self._pace.factor(self.now_s)
         at = self._pace.starts_at(self.now_s)
         if reading:
-            at = max(at, *free_at) + self._prefill_s(reading) * pace
+            num_tokens = sum(chunk.num_tokens for chunk in reading)
+            at = max(at, *free_at) + reading_s(self.machine.prefill, len(reading), num_tokens) * pace
             free_at[:] = [at] * len(free_at)
-        model_s, draft_s = self._compute_s(decoding)
+        model_s, draft_s = decoding_s(hardware, self.writer, decoding)
         last = hardware.num_stages - 1
         if decoding:
             for stage, share in enumerate(hardware.stage_shares):
@@ -267,40 +269,6 @@ class World:
                     at += hardware.handover_s
         self.totals.num_engine_steps += 1
         heappush(self._passes, _Pass(at, self.totals.num_engine_steps, decoding, reading))
-
-    def _prefill_s(self, reading: list[_Chunk]) -> float:
-        prefill = self.machine.prefill
-        num_tokens = sum(chunk.num_tokens for chunk in reading)
-        return prefill.fixed_s + prefill.per_prompt_s * len(reading) + num_tokens / prefill.speed_tok_s
-
-    def _compute_s(self, decoding: list[EngineRequest]) -> tuple[float, float]:
-        """Seconds of the model over all stages, and of the drafter, for one decoding pass."""
-        if not decoding:
-            return 0.0, 0.0
-        hardware, drafter = self.machine.hardware, self.writer.drafter
-        num_drafted = num_context = num_drafting = 0
-        factor = 0.0
-        for sequence in decoding:
-            drafted = sequence.script.step_drafted[sequence.next_step]
-            num_drafted += drafted
-            num_drafting += drafted > 0
-            num_context += sequence.context_tokens
-            factor += sequence.content_factor
-        num_sequences = len(decoding)
-        model_s = (
-            hardware.fixed_s
-            + hardware.per_sequence_s * num_sequences
-            + hardware.per_token_s * (num_sequences + num_drafted)
-            + hardware.per_context_token_s * num_context
-        ) * (factor / num_sequences)
-        draft_s = 0.0
-        if num_drafting:
-            draft_s = (
-                drafter.fixed_s
-                + drafter.per_draft_token_s * self.writer.num_draft_tokens
-                + drafter.per_sequence_draft_token_s * num_drafted
-            )
-        return model_s, draft_s
 
     def _finish_pass(self, finished: _Pass, deltas: list[Delta]) -> None:
         """Hand out what a pass computed and put its sequences where they go next."""

@@ -8,7 +8,7 @@ from math import exp, isfinite, log
 from typing import TYPE_CHECKING
 
 from specprof.analyse.results import GainFigures
-from specprof.publish.decisions import Crossover, bounds_of, crossover
+from specprof.publish.decisions import Crossing, bounds_of, crossover
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known, number
 from specprof.publish.pictures.style import (
@@ -56,7 +56,7 @@ class Line:
     gains: tuple[GainFigures, ...]
 
     @property
-    def crossover(self) -> Crossover | None:
+    def crossover(self) -> Crossing | None:
         """Over the gains that are fit."""
         return crossover([(gain.concurrency, gain.speculation_gain if gain.valid else None) for gain in self.gains])
 
@@ -118,7 +118,7 @@ def _row_at(row: int, num_rows: int) -> float:
     return 0.02 + ROW_IN * (num_rows - 1 - row) / (PANEL_IN + ROW_IN * num_rows - WORDS_IN)
 
 
-def _draw_crossover(axes: Axes, y: float, line: Line, found: Crossover) -> None:
+def _draw_crossover(axes: Axes, y: float, line: Line, found: Crossing) -> None:
     """N* on the line and, in a row of its own at the panel's foot, on its interval."""
     left, right = axes.get_xlim()
     feet = axes.get_xaxis_transform()  # x in streams, y as a share of the panel
@@ -141,7 +141,7 @@ def _draw_crossover(axes: Axes, y: float, line: Line, found: Crossover) -> None:
     )  # fmt: skip
 
 
-def _words(found: Crossover, line: Line) -> str:
+def _words(found: Crossing, line: Line) -> str:
     """`3.1 [2.3, 5.6]`; `[<1, 5.6]` where the interval leaves the measured range."""
     if found.low is None or found.high is None:
         return number(found.streams)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 from specprof.analyse.results import CellFigures, Figure, GainFigures, GateFinding
 from specprof.publish.context import gate_codes
@@ -35,6 +36,7 @@ NAN = float("nan")
 WIDTH_IN = 10.0
 DPI = 200  # twice the 100 pixels per inch the page shows
 MAX_COLUMNS = 3
+LONGEST_LABEL = 29  # characters: many more leave no room for what is drawn
 LEGEND_LINE_IN, LEGEND_CHARACTER_IN, LEGEND_HANDLE_IN = 0.2, 0.068, 0.54  # at 9 points
 PNG_COLOURS = 128  # flat drawings need no more, and the file is a third of the size
 
@@ -75,8 +77,19 @@ def _drawable() -> frozenset[int]:
 
 def label(text: object, instead: str = "") -> str:
     """A text as the chosen fonts can show it, or `instead`. Dollar signs are no mathematics here."""
-    shown = "".join(char for char in one_line(text) if ord(char) in _drawable() or char == " ").strip(" -_·")
-    return (shown or instead).replace("$", r"\$")
+    line = one_line(text).replace("\N{REPLACEMENT CHARACTER}", "")
+    shown = "".join(char for char in line if ord(char) in _drawable() or char == " ").strip(" -_·")
+    return _fitting(shown or instead).replace("$", r"\$")
+
+
+def _fitting(text: str) -> str:
+    """A text as long as a picture has room for; a Chinese character takes that of two others, an M that of 1.5."""
+    width = 0.0
+    for place, char in enumerate(text):
+        width += 2 if east_asian_width(char) in "WF" else 1.5 if char in "MWmw@%" else 1
+        if width > LONGEST_LABEL:
+            return f"{text[:place].rstrip()}…"
+    return text
 
 
 def tag_label(tags: Sequence[str], tag: str) -> str:

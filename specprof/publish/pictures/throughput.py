@@ -47,7 +47,7 @@ def draw(grid: Grid, protocol: Protocol) -> bytes | None:
         axes = sheet.panel(index)
         axes.set_title(tag_label(grid.tags, tag))
         for arm in grid.methods:
-            _draw_arm(axes, grid.row(tag, protocol, arm), _style(grid, arm))
+            _draw_arm(axes, grid.row(tag, protocol, arm), _style(grid, arm), floor=min(speeds) / 1.35)
         streams_axis(axes, grid.concurrencies(tag, protocol.name))
         doubling_ticks(axes, min(speeds) / 1.35, max(speeds) * 1.6)
         if sheet.is_first_column(index):
@@ -56,7 +56,8 @@ def draw(grid: Grid, protocol: Protocol) -> bytes | None:
     return sheet.png()
 
 
-def _draw_arm(axes: Axes, cells: Sequence[CellFigures], style: dict[str, Any]) -> None:
+def _draw_arm(axes: Axes, cells: Sequence[CellFigures], style: dict[str, Any], floor: float) -> None:
+    """`floor`: the bottom of the axis. A mark below it, where an interval nearly reaches zero, would take all room."""
     if not cells:
         return
     streams = [cell.concurrency for cell in cells]
@@ -67,7 +68,7 @@ def _draw_arm(axes: Axes, cells: Sequence[CellFigures], style: dict[str, Any]) -
         axes.plot(streams, perfect, color=style["color"], linewidth=1.1, linestyle=DOTTED, alpha=0.75, zorder=2)
     for cell in cells:
         if not cell.valid:
-            mark_unfit(axes, cell.concurrency, lower(cell.throughput_tok_s), cell.gates, below=True)
+            mark_unfit(axes, cell.concurrency, max(lower(cell.throughput_tok_s), floor), cell.gates, below=True)
 
 
 def _style(grid: Grid, arm: str) -> dict[str, Any]:

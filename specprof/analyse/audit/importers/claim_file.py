@@ -34,7 +34,7 @@ from specprof.analyse.audit.claim import (
     in_words,
 )
 from specprof.errors import InputError
-from specprof.study.strict import find, nearest, one_line
+from specprof.study.strict import find, nearest, shortened, together, yaml_document
 
 _SECTIONS: Mapping[str, type] = {
     "speculation": SpeculationClaim,
@@ -50,11 +50,7 @@ def parse_claim_file(text: str, name: str) -> tuple[Claim, ...]:
 
     Raises InputError naming file, line, key and the nearest key that would have been valid.
     """
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError, OverflowError) as problem:
-        raise InputError(f"{name}: is neither JSON nor YAML that could be read: {one_line(problem)}") from None
+    data, node = yaml_document(text, name, "is neither JSON nor YAML that could be read")
     if isinstance(data, list) and data and isinstance(node, yaml.SequenceNode):
         several = zip(data, node.value, range(len(data)), strict=True)
         return tuple(_claim(one, one_node, name, f"claim {i + 1}") for one, one_node, i in several)
@@ -73,7 +69,7 @@ def _claim(data: Any, node: yaml.Node | None, name: str, place: str) -> Claim:
     try:
         claim = CLAIM.validate_python({"source": name, "name": place or None, **data})
     except ValidationError as problem:
-        raise InputError("\n".join(_explain(name, node, problem))) from None
+        raise InputError(together(_explain(name, node, problem))) from None
     except RecursionError:
         raise InputError(f"{name}: is nested too deeply for a claim.") from None
     return claim
@@ -85,7 +81,7 @@ def _explain(name: str, node: yaml.Node, problem: ValidationError) -> Iterator[s
         where = f"{name}:{find(node, location)[0]}"
         if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             key = ".".join(str(part) for part in location)
-            yield f"{where}: unknown key '{key}'.{nearest(str(location[-1]), _valid_keys(location[:-1]))}"
+            yield f"{where}: unknown key '{shortened(key)}'.{nearest(str(location[-1]), _valid_keys(location[:-1]))}"
         elif error["type"] in ("missing", "missing_argument"):
             yield f"{where}: '{'.'.join(str(part) for part in location)}' is missing. Add it."
         else:

@@ -1,0 +1,1 @@
+"""For Python and notebooks: measure a study, load its results. `specprof` itself names what is public."""

@@ -1,0 +1,126 @@
+"""A server's connections: opened before anything is measured, kept alive, and used again."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from urllib.parse import quote, urlsplit
+
+from specprof.engine.access import Access
+from specprof.measure.http1 import Connection
+from specprof.measure.reads import Spool
+from specprof.measure.wire import RawStream
+from specprof.records import Phase
+
+CONNECT_S = 10.0
+
+_clock = time.perf_counter_ns
+
+
+class Session:
+    """Sends requests to one server. None waits for a connection in use: where none is free, another is opened.
+
+    A connection that was idle for `idle_s` is not used again; an answer that says nothing for `silence_s` has failed.
+    """
+
+    def __init__(self, base_url: str, access: Access, *, idle_s: float, silence_s: float) -> None:
+        url = urlsplit(base_url)
+        is_secure = url.scheme == "https"
+        self._host, self._port = url.hostname or "", url.port or (443 if is_secure else 80)
+        self._tls: ssl.SSLContext | None = access.tls() if is_secure else None
+        self._place = quote(url.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
+        headers = {
+            "Host": url.netloc if url.netloc.isascii() else url.netloc.encode("idna").decode(),
+            "User-Agent": "specprof",
+            "Accept": "text/event-stream",
+            "Accept-Encoding": "identity",
+            "Connection": "keep-alive",
+            "Content-Type": "application/json",
+            **access.headers(),
+        }
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._idle_s, self._silence_s = idle_s, silence_s
+        self._idle: list[Connection] = []
+        self._all: set[Connection] = set()
+        self._spool = Spool()
+
+    async def warm_up(self, num_connections: int) -> None:
+        """Open so many connections and use each once (GET /health).
+
+        One that fails is left to the request that needs it.
+        """
+        await asyncio.gather(*(self._touch() for _ in range(num_connections)), return_exceptions=True)
+
+    async def _touch(self) -> None:
+        connection = await self._connect()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await connection.exchange(self._request("GET", "/health", b""), RawStream("", Phase.WARMUP, 0, 0))
+        finally:
+            self._give_back(connection)
+
+    async def post(self, path: str, body: bytes, raw: RawStream) -> None:
+        """One request to its answer's end. What connecting took, if it came to that, is `raw.connect_ns`.
+
+        Raises what `Connection.exchange` raises, and OSError where the server cannot be reached.
+        """
+        raw.reads.spool = self._spool
+        connection = self._take()
+        if connection is None:
+            began_ns = _clock()
+            try:
+                connection = await self._connect()
+            finally:
+                raw.connect_ns = _clock() - began_ns
+        try:
+            await connection.exchange(self._request("POST", path, body), raw)
+        finally:
+            raw.reads.close()
+            self._give_back(connection)
+
+    def _request(self, method: str, path: str, body: bytes) -> bytes:
+        """A request as one block, so that it leaves in one write."""
+        head = f"{method} {self._place}{path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}\r\n\r\n"
+        return head.encode("ascii") + body
+
+    def _take(self) -> Connection | None:
+        """A connection that is open and was not idle for too long; None if there is none."""
+        oldest = asyncio.get_running_loop().time() - self._idle_s
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open and connection.idle_since > oldest:
+                return connection
+            self._drop(connection)
+        return None
+
+    def _give_back(self, connection: Connection) -> None:
+        if connection.is_open:
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        connection.close()
+        self._all.discard(connection)
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._silence_s), self._host, self._port, ssl=self._tls
+                )
+        except TimeoutError:
+            raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
+        self._all.add(connection)
+        return connection
+
+    async def close(self) -> None:
+        """Close every connection, and wait until they are gone."""
+        every = tuple(self._all)
+        for connection in every:
+            connection.close()
+        self._all.clear()
+        self._idle.clear()
+        await asyncio.gather(*(connection.closed() for connection in every))

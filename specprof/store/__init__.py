@@ -1,0 +1,275 @@
+"""The disk: append, seal, read. Nothing sealed is ever rewritten, nothing unsealed is ever trusted.
+
+    results/<study>/study.yaml            as run; `study.sha256` beside it is the hash of what it says, and the format
+                    environment.json      the machine and specprof, at the first run
+                    launches/<n>/         facts.json and engine.log of one engine start
+                    cells/<key>/          cell.json, requests.parquet, counters.json, and last of all sealed.json
+                    scores/<key>.parquet  a sampled cell's texts, scored by the target alone (gate 8)
+                    quality/<key>.json    which of a cell's texts are good: made of sealed ones, so it may be made anew
+
+`sealed.json` arrives by `os.replace` after everything else has reached the disk. A cell without it is measured again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from specprof.columns import REQUEST_SCHEMA, CellData, cell_data, score_table
+from specprof.errors import StoreError
+from specprof.records import CellRecord, EngineFacts, TextMarks, TextScores
+from specprof.store import identity
+from specprof.store.cells import CELL, COUNTERS, REQUESTS, SEAL, cell_json, counters_json, read_cell, read_scores
+from specprof.store.files import now, read_json, read_text, sha256, sync, sync_folder, write, write_json, writing
+from specprof.store.identity import Explain
+from specprof.store.lock import exclusive
+from specprof.store.requests import RecentColumns
+
+__all__ = ["DeclaredVerdict", "Store", "now"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredVerdict:
+    """The digest of a verdict's definition, and whether it was first written down after measuring had begun."""
+
+    digest: str
+    post_hoc: bool
+
+
+class Store:
+    """One study's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._recent = RecentColumns()
+
+    @classmethod
+    def create(cls, root: Path, study_text: str, study_hash: str, explain: Explain = lambda _: ()) -> Store:
+        """Open the folder for measuring, making it if need be. Refuses a folder that holds another study.
+
+        `explain`: what a study file as it was measured differs in; lines of the file where it finds nothing to say.
+        """
+        store = cls(root)
+        with writing(root):
+            if identity.is_written(root):
+                identity.require_same_study(root, study_text, study_hash, explain)
+                return store
+            root.mkdir(parents=True, exist_ok=True)
+            write(root / "study.yaml", study_text.encode())
+            identity.write_identity(root, study_hash)
+        return store
+
+    @classmethod
+    def existing(cls, root: Path) -> Store:
+        """Open a folder of results for reading."""
+        if not identity.is_written(root):
+            raise StoreError(f"{root}: is not a results folder. Give one that 'specprof run' made, e.g. results/demo.")
+        identity.require_known_format(root)
+        return cls(root)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Held while a run writes; a second run on the same study is refused."""
+        return exclusive(self.root)
+
+    def keep_study(self, study_text: str) -> None:
+        """Keep the file as it is run now: more blocks or another verdict are the same study. Call it under the lock."""
+        write(self.root / "study.yaml", study_text.encode())
+
+    def declare_verdicts(self, digests: Mapping[str, str]) -> None:
+        """Write down what each verdict says, by name, before anything is measured.
+
+        A verdict whose definition changed since is refused; one first declared beside sealed cells stays post hoc.
+        """
+        declared = self.verdicts()
+        post_hoc = any((self.root / "cells").glob(f"*/{SEAL}"))
+        for name, digest in digests.items():
+            if name in declared and declared[name].digest != digest:
+                raise StoreError(
+                    f"{self.root}: verdict '{name}' was declared before the measurement and has changed since. "
+                    "Restore it, or give the new line another name; it will be marked post hoc."
+                )
+            declared.setdefault(name, DeclaredVerdict(digest, post_hoc))
+        if declared:
+            write_json(self.root / "verdicts.json", {name: asdict(line) for name, line in declared.items()})
+
+    def verdicts(self) -> dict[str, DeclaredVerdict]:
+        """Declared verdicts by name."""
+        path = self.root / "verdicts.json"
+        if not path.is_file():
+            return {}
+        try:
+            return {name: DeclaredVerdict(**line) for name, line in read_json(path).items()}
+        except (AttributeError, TypeError) as problem:
+            raise StoreError(f"{path}: holds no declared verdicts ({problem}). Restore it.") from None
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def is_sealed(self, key: str) -> bool:
+        """Whether a cell is measured for good."""
+        return (self._cell(key) / SEAL).is_file()
+
+    def sealed_keys(self) -> frozenset[str]:
+        """The keys of every cell that is measured for good."""
+        return frozenset(path.parent.name for path in (self.root / "cells").glob(f"*/{SEAL}"))
+
+    def seal(self, record: CellRecord) -> None:
+        """Put a measured cell on disk for good."""
+        self.seal_columns(cell_data(record))
+
+    def seal_columns(self, record: CellData) -> None:
+        """The same of a cell whose requests are columns already."""
+        key = record.cell.key
+        if self.is_sealed(key):
+            raise StoreError(f"{self.root}: cell {key} is sealed already; sealed cells are never rewritten.")
+        folder = self._cell(key)
+        with writing(folder):
+            shutil.rmtree(folder, ignore_errors=True)  # what an interrupted attempt left
+            folder.mkdir(parents=True)
+            pq.write_table(record.requests.select(REQUEST_SCHEMA.names), folder / REQUESTS, compression="zstd")
+            sync(folder / REQUESTS)
+            write_json(folder / CELL, cell_json(record))
+            write_json(folder / COUNTERS, counters_json(record))
+            files = {name: sha256((folder / name).read_bytes()) for name in (CELL, COUNTERS, REQUESTS)}
+            write_json(folder / SEAL, {"sealed_at": now(), "sha256": files})
+            sync_folder(folder.parent)
+
+    def _cell(self, key: str) -> Path:
+        return self.root / "cells" / key
+
+    def is_scored(self, key: str) -> bool:
+        """Whether a cell's texts are scored for good."""
+        return self._scores(key).is_file()
+
+    def seal_scores(self, key: str, launch: int, scores: Sequence[TextScores]) -> None:
+        """Put the scores of a sealed cell's texts on disk for good, with the launch they were made on."""
+        if not self.is_sealed(key) or self.is_scored(key):
+            why = "is scored already" if self.is_scored(key) else "is not sealed yet"
+            raise StoreError(f"{self.root}: cell {key} {why}; scores are written once, after their cell.")
+        path = self._scores(key)
+        temporary = path.with_name(f".{path.name}.tmp")
+        table = score_table(scores).replace_schema_metadata({"launch": str(launch), "scored_at": now()})
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+            sync(temporary)
+            temporary.replace(path)
+            sync_folder(path.parent)
+
+    def _scores(self, key: str) -> Path:
+        return self.root / "scores" / f"{key}.parquet"
+
+    def is_judged(self, key: str, digest: str) -> bool:
+        """Whether the texts a cell holds now are judged by the checks of this digest."""
+        path = self._quality(key)
+        return path.is_file() and (found := self._marks(path)) is not None and found.digest == digest
+
+    def seal_quality(self, key: str, marks: TextMarks) -> None:
+        """Put the marks of a sealed cell's texts on disk, in the place of what other checks said of them."""
+        path = self._quality(key)
+        told = {**asdict(marks), "judged_at": now(), "requests_sha256": self._hashes(key)[REQUESTS]}
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+        write_json(path, told)
+
+    def _quality(self, key: str) -> Path:
+        return self.root / "quality" / f"{key}.json"
+
+    def _hashes(self, key: str) -> Any:
+        """The hashes of a sealed cell's files, by name."""
+        return read_json(self._cell(key) / SEAL)["sha256"]
+
+    def new_launch(self) -> tuple[int, Path]:
+        """A number and folder for one engine start. A resumed launch is another start, with a number of its own."""
+        launches = self.root / "launches"
+        with writing(launches):
+            launches.mkdir(exist_ok=True)
+            number = max((int(p.name) for p in launches.iterdir() if p.name.isdecimal()), default=-1) + 1
+            folder = launches / str(number)
+            folder.mkdir()
+        return number, folder
+
+    def write_facts(self, launch: int, facts: EngineFacts) -> None:
+        """What the engine of one launch really was."""
+        write_json(self.root / "launches" / str(launch) / "facts.json", asdict(facts))
+
+    def write_environment(self, environment: Mapping[str, Any]) -> None:
+        """The machine and specprof itself; the first run's is kept."""
+        if not (self.root / "environment.json").exists():
+            write_json(self.root / "environment.json", environment)
+
+    def complete_environment(self, found: Mapping[str, Any]) -> None:
+        """Fill in what the first run could not tell yet; what it told stays."""
+        told = self.environment()
+        missing = {name: value for name, value in found.items() if told.get(name) is None}
+        write_json(self.root / "environment.json", {**told, **missing})
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @property
+    def study_text(self) -> str:
+        """The study file as it was run."""
+        return read_text(self.root / "study.yaml")
+
+    def environment(self) -> dict[str, Any]:
+        """What `write_environment` kept; empty if nothing was run."""
+        path = self.root / "environment.json"
+        told = read_json(path) if path.is_file() else {}
+        if not isinstance(told, dict):
+            raise StoreError(f"{path}: holds no environment. Restore it, or remove it.")
+        return told
+
+    def facts(self) -> dict[int, EngineFacts]:
+        """Engine facts by launch number."""
+        found = {}
+        for path in (self.root / "launches").glob("*/facts.json"):
+            told = read_json(path)
+            try:
+                found[int(path.parent.name)] = EngineFacts(**{**told, "argv": tuple(told["argv"])})
+            except (KeyError, TypeError, ValueError) as problem:
+                raise StoreError(f"{path}: holds no engine facts ({problem}). Restore it, or remove it.") from None
+        return dict(sorted(found.items()))
+
+    def cells(self) -> Iterator[CellData]:
+        """Every sealed cell, in the order they were measured."""
+        yield from sorted((self.cell(key) for key in self.sealed_keys()), key=_when)
+
+    def cell(self, key: str) -> CellData:
+        """One sealed cell."""
+        return read_cell(self._cell(key), self._recent)
+
+    def scores(self) -> dict[str, pa.Table]:
+        """The scored texts of every scored cell, by the cell's key."""
+        return {path.stem: read_scores(path) for path in sorted((self.root / "scores").glob("[!.]*.parquet"))}
+
+    def marks(self) -> dict[str, TextMarks]:
+        """The judged texts of every judged cell, by the cell's key. Marks of texts measured since are nobody's."""
+        read = {path.stem: self._marks(path) for path in sorted((self.root / "quality").glob("[!.]*.json"))}
+        return {key: found for key, found in read.items() if found is not None}
+
+    def _marks(self, path: Path) -> TextMarks | None:
+        """None where the texts that were judged are not those the cell holds now."""
+        told = read_json(path)
+        try:
+            if not self.is_sealed(path.stem) or told["requests_sha256"] != self._hashes(path.stem)[REQUESTS]:
+                return None
+            good, why = tuple(told["good"]), tuple(told["why"])
+            rows = pq.read_metadata(self._cell(path.stem) / REQUESTS).num_rows
+            if not len(good) == len(why) == rows or not set(map(type, good)) <= {bool, type(None)}:
+                raise ValueError("not one mark for each request")
+            return TextMarks(dict(told["checks"]), told["digest"], good, why)
+        except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as problem:
+            raise StoreError(f"{path}: holds no marks ({problem}). Remove it to judge the cell again.") from None
+
+
+def _when(data: CellData) -> tuple[int, int, str]:
+    """When a cell was measured: on which launch, and by the clock that never jumps, which one launch shares."""
+    first_ns = pc.min(data.requests.select(["scheduled_ns"])["scheduled_ns"]).as_py() if data.requests.num_rows else 0
+    return data.launch, first_ns, data.cell.key

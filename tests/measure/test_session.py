@@ -1,0 +1,337 @@
+"""Connections: kept, opened, lost, cut off; what is sent on them; and the instants that a request is given."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from itertools import pairwise
+
+import pytest
+import uvloop
+
+from specprof.engine.access import OPEN, Access
+from specprof.measure import http1, load, session
+from specprof.measure.http1 import Connection
+from specprof.measure.load import connected, run, send
+from specprof.measure.wire import RawStream, decode
+from specprof.records import Phase
+from tests.measure.scripted import CLOSE, RESET, scripted
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = b"data: {}\n\n"
+CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+END = b"0\r\n\r\n"
+WHOLE = (HEAD + CHUNK + END,)
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def stream():
+    return RawStream("p", Phase.MEASURED, 0, 0)
+
+
+def ask(server, num_requests=1, *, warm=1, access=OPEN, idle_s=300.0):
+    """So many requests, one after the other."""
+
+    async def drive():
+        async with connected(server.base_url, warm, access=access, idle_s=idle_s) as client:
+            streams = []
+            for _ in range(num_requests):
+                streams.append(stream())
+                await send(client, "/v1/completions", b'{"max_tokens": 1}', streams[-1])
+            return streams
+
+    return run(drive())
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_is_used_again():
+    with scripted(WHOLE) as server:
+        streams = ask(server, 3)
+    assert [number for number, _ in server.asked] == [1, 1, 1]
+    assert [(raw.error, raw.reads.body()) for raw in streams] == [(None, EVENT)] * 3
+    assert [raw.connect_ns for raw in streams] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", CLOSE),
+        (b"HTTP/1.1 200 OK\r\n\r\nok", CLOSE),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", CLOSE),
+    ],
+)
+def test_a_connection_that_the_server_ends_with_its_answer_is_not_used_again(answer):
+    with scripted(answer, (PLAIN,)) as server:
+        first, second = ask(server, 2)
+    assert [raw.reads.body() for raw in (first, second)] == [b"ok", b"ok"]
+    assert [raw.error for raw in (first, second)] == [None, None]
+    assert server.num_connections == 2
+    assert first.connect_ns == 0 < second.connect_ns
+
+
+def test_a_connection_that_was_closed_while_it_rested_is_not_used_again():
+    with scripted((PLAIN, CLOSE), (PLAIN,)) as server:
+
+        async def drive():
+            async with connected(server.base_url, 1) as client:
+                for _ in range(2):
+                    raw = stream()
+                    await send(client, "/", b"", raw)
+                    assert raw.error is None
+                    await asyncio.sleep(0.05)
+
+        run(drive())
+    assert [number for number, _ in server.asked] == [1, 2]
+
+
+def test_a_connection_that_rested_for_too_long_is_not_used_again():
+    with scripted(WHOLE) as server:
+        ask(server, 2, idle_s=0.0)
+    assert [number for number, _ in server.asked] == [2, 3]
+
+
+def test_what_comes_unasked_ends_a_connection():
+    """The next answer could not be told from it."""
+    with scripted((PLAIN, 0.05, b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"), WHOLE) as server:
+
+        async def drive():
+            async with connected(server.base_url, 1) as client:
+                first, second = stream(), stream()
+                await send(client, "/", b"", first)
+                await asyncio.sleep(0.2)
+                await send(client, "/", b"", second)
+                return first, second
+
+        first, second = run(drive())
+    assert (first.reads.body(), second.reads.body(), second.status) == (b"ok", EVENT, 200)
+    assert [number for number, _ in server.asked] == [1, 2]
+
+
+# -- what is sent ------------------------------------------------------------------------------------------------------
+
+
+def test_the_request_is_plain_http(monkeypatch):
+    monkeypatch.setenv("PLANTED", "sk-planted")
+    with scripted(WHOLE) as server:
+        server.base_url += "/below/this"
+        ask(server, access=Access("PLANTED"))
+    head, _, body = server.asked[0][1].partition(b"\r\n\r\n")
+    first, *fields = head.decode().split("\r\n")
+    assert first == "POST /below/this/v1/completions HTTP/1.1"
+    told = dict(field.split(": ") for field in fields)
+    assert told["Host"] == server.base_url.removeprefix("http://").removesuffix("/below/this")
+    assert told["Authorization"] == "Bearer sk-planted"
+    assert told["Accept-Encoding"] == "identity"
+    assert (told["Content-Length"], body) == ("17", b'{"max_tokens": 1}')
+
+
+def test_tls_is_verified(certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    with scripted(WHOLE, tls=context) as server:
+        trusted = ask(server, 2, access=Access(ca_file=certificate[0]))
+        assert [(raw.error, raw.reads.body()) for raw in trusted] == [(None, EVENT)] * 2
+        assert server.num_connections == 1
+        (refused,) = ask(server)
+    assert refused.error.startswith("connection failed: SSLCertVerificationError")
+    assert len(server.asked) == 2
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_body_is_kept_whatever_its_framing():
+    said = b'{"error": {"message": "out of memory"}}'
+    sized = b"HTTP/1.1 503 Unavailable\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said)
+    in_chunks = b"HTTP/1.1 503 Unavailable\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (
+        len(said),
+        said,
+    )
+    with scripted((sized,), (in_chunks,)) as server:
+        assert [decode(raw).error for raw in ask(server, 2)] == ["HTTP 503: out of memory"] * 2
+    assert server.num_connections == 1
+
+
+def test_a_redirection_is_not_followed():
+    """It could carry the token elsewhere."""
+    with scripted(WHOLE) as elsewhere:
+        away = b"HTTP/1.1 307 Elsewhere\r\nLocation: %b/\r\nContent-Length: 0\r\n\r\n" % elsewhere.base_url.encode()
+        with scripted((away,)) as server:
+            (raw,) = ask(server)
+    assert decode(raw).error == "HTTP 307: no message"
+    assert elsewhere.asked == []
+
+
+def test_an_interim_answer_is_passed_over():
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" * 3
+    with scripted((b"HTTP/1.1 100 Continue\r\n\r\n" + interim[:20], 0.02, interim[20:] + WHOLE[0])) as server:
+        (raw,) = ask(server)
+    assert (raw.status, raw.error, raw.reads.body()) == (200, None, EVENT)
+
+
+@pytest.mark.parametrize("end", [CLOSE, RESET])
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (b"", b""),
+        (HEAD[:30], b""),
+        (HEAD, b""),
+        (HEAD + CHUNK, EVENT),
+        (HEAD + CHUNK + CHUNK[:9], EVENT + CHUNK[3:9]),
+        (HEAD + CHUNK + b"0\r\n", EVENT),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", b"half"),
+    ],
+)
+def test_a_server_that_closes_early_fails_the_request_and_what_came_is_kept(said, kept, end):
+    with scripted((said, 0.05, end)) as server:
+        (raw,) = ask(server)
+    assert raw.error.startswith("connection failed: Connection")
+    assert raw.reads.body() == kept
+    assert raw.done_ns >= raw.sent_ns > 0
+
+
+def test_what_is_not_http_fails_the_request():
+    with scripted((b"SSH-2.0-OpenSSH_9.6\r\n\r\n",)) as server:
+        (raw,) = ask(server)
+    assert raw.error == "malformed answer: it begins with 'SSH-2.0-OpenSSH_9.6'"
+
+
+def test_a_body_that_breaks_off_its_framing_fails_the_request_and_what_came_is_kept():
+    with scripted((HEAD + CHUNK, 0.05, b"data: no size\n\n")) as server:
+        (raw,) = ask(server)
+    assert raw.error.startswith("malformed answer: a chunk begins with")
+    assert raw.reads.body() == EVENT
+
+
+def test_silence_fails_the_request_and_slowness_does_not(monkeypatch):
+    monkeypatch.setattr(load, "SILENCE_S", 0.3)
+    slow = (HEAD, *[step for _ in range(4) for step in (0.12, CHUNK)], END)
+    with scripted(slow, (HEAD + CHUNK, 2.0)) as server:
+        lasting, silent = ask(server, 2)
+    assert lasting.error is None, "0.48 s in all, and never 0.3 s without a word"
+    assert silent.error == "timed out: no data for 0.3 s"
+    assert silent.reads.body() == EVENT
+
+
+def test_a_stream_that_is_cancelled_closes_its_connection_and_grows_no_more():
+    with scripted((HEAD, *[step for _ in range(200) for step in (CHUNK, 0.005)], END), WHOLE) as server:
+
+        async def drive():
+            async with connected(server.base_url, 1) as client:
+                raw, other = stream(), stream()
+                sending = asyncio.create_task(send(client, "/", b"", raw))
+                while len(raw.reads) < 3:  # noqa: ASYNC110 - nobody tells when a stream has been read
+                    await asyncio.sleep(0.001)
+                sending.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await sending
+                kept = len(raw.reads)
+                await send(client, "/", b"", other)
+                await asyncio.sleep(0.05)
+                return raw, other, kept
+
+        raw, other, kept = run(drive())
+    assert kept == len(raw.reads)
+    assert (other.error, other.reads.body()) == (None, EVENT)
+    assert [number for number, _ in server.asked] == [1, 2]
+
+
+# -- instants ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_connect_is_told_apart_and_not_in_the_time_to_the_first_token(monkeypatch):
+    planted_s = 0.4
+    connects = session.Session._connect
+
+    async def slow(self):
+        await asyncio.sleep(planted_s)
+        return await connects(self)
+
+    monkeypatch.setattr(session.Session, "_connect", slow)
+    with scripted(WHOLE) as server:
+        (raw,) = ask(server, warm=0)
+    first_ns = next(iter(raw.reads))[0]
+    assert raw.connect_ns >= planted_s * 1e9 - 2e6, "timers are no finer than a millisecond"
+    assert first_ns - raw.sent_ns < planted_s * 1e9 / 2
+
+
+def test_a_server_that_cannot_be_reached_is_an_error_with_instants():
+    with scripted(WHOLE) as server:
+        pass
+    (raw,) = ask(server)
+    assert raw.error.startswith("connection failed: ConnectionRefusedError")
+    assert raw.done_ns == raw.sent_ns > 0
+    assert raw.connect_ns > 0
+
+
+def test_a_server_that_takes_no_connection_is_given_up(monkeypatch):
+    monkeypatch.setattr(session, "CONNECT_S", 0.05)
+
+    async def never(*_, **__):
+        await asyncio.sleep(10)
+
+    async def drive():
+        asyncio.get_running_loop().create_connection = never
+        async with connected("http://127.0.0.1:1", 0) as client:
+            raw = stream()
+            await send(client, "/", b"", raw)
+            return raw
+
+    raw = asyncio.run(drive())
+    assert raw.error == "connection failed: ConnectionError: no connection within 0.05 s"
+
+
+class Transport(asyncio.Transport):
+    """Notes when it was written to."""
+
+    def __init__(self, written):
+        super().__init__()
+        self.written = written
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def write(self, data):
+        self.written.append(http1._clock())
+
+    def is_closing(self):
+        return False
+
+
+def test_each_request_is_sent_at_its_own_write_and_not_when_all_were_begun():
+    async def drive():
+        written, streams, tasks = [], [stream() for _ in range(50)], []
+        for raw in streams:
+            connection = Connection(1.0)
+            connection.connection_made(Transport(written))
+            tasks.append(asyncio.create_task(connection.exchange(b"", raw)))
+            tasks[-1].connection = connection
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.connection.data_received(PLAIN)
+        await asyncio.gather(*tasks)
+        return written, streams
+
+    written, streams = run(drive())
+    instants = [at_ns for raw, wrote_ns in zip(streams, written, strict=True) for at_ns in (raw.sent_ns, wrote_ns)]
+    assert all(earlier <= later for earlier, later in pairwise(instants))
+
+
+def test_a_write_has_left_before_the_loop_turns():
+    """uvloop would hold it back to the end of its round, and 64 requests begun in one round would all be late."""
+
+    async def drive():
+        here, there = socket.socketpair()
+        there.setblocking(False)
+        with there:
+            transport, _ = await asyncio.get_running_loop().create_connection(lambda: Connection(1.0), sock=here)
+            transport.write(b"request")
+            arrived = there.recv(100)
+            transport.abort()
+            return arrived
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(drive()) == b"request"

@@ -1,0 +1,281 @@
+"""Several workers against a real local server: the same as one client, clocks on ours, and what a lost one leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import psutil
+import pytest
+
+from specprof.engine.access import OPEN
+from specprof.errors import ClientError
+from specprof.measure import crew, loop
+from specprof.measure.crew import Crew
+from specprof.measure.processes import ProcessHand, process_crew
+from specprof.measure.wire import RawStream
+from specprof.measure.worker import Returned, Worker, streams_of
+from specprof.records import LOST_WITH_WORKER, CellRecord, Phase, Role
+from tests.engine.sim_cells import open_cell
+from tests.factory import make_cell, make_prompt
+from tests.measure.doubles import FakeEngine
+from tests.measure.sse import Vllm, serving
+
+PROMPTS = {name: make_prompt(name) for name in make_cell(num_prompts=12).prompt_ids}
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    with serving(Vllm(step_s=0.005)) as vllm:
+        yield FakeEngine(vllm)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Crew]:
+    """Two worker processes, started once."""
+    with process_crew(2) as workers:
+        yield workers
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "SETTLE_S", 0.3)
+    monkeypatch.setattr(loop, "GAUGE_PERIOD_S", 0.05)
+
+
+def closed(**changes: Any):
+    return make_cell(**{"num_prompts": 12, "max_tokens": 6, "num_warmup": 4, "warmup_tokens": 2, **changes})
+
+
+def measured(record: CellRecord):
+    return [request for request in record.requests if request.phase is Phase.MEASURED]
+
+
+# -- the same as one client -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        closed(),
+        closed(concurrency=3),
+        closed(
+            role=Role.MIXED,
+            tag="code+json",
+            prompt_tags=("code", "json") * 6,
+            concurrency=4,
+            num_warmup=0,
+            warmup_tokens=0,
+        ),
+        open_cell(
+            PROMPTS, [0.02 * i for i in range(20)], tokens=4, warmup_s=0.1, duration_s=0.2, output_tokens=[3, 4] * 10
+        ),
+    ],
+    ids=["closed", "closed, three streams", "mixed", "open"],
+)
+def test_two_workers_send_and_bring_back_what_one_client_does(cell, engine: FakeEngine, pair: Crew) -> None:
+    alone = loop.measure(cell, PROMPTS, engine, 0)
+    asked = len(engine.vllm.asked)
+    together = loop.measure(cell, PROMPTS, engine, 0, workers=pair)
+
+    def sent(record: CellRecord) -> Counter[tuple[str, str, tuple[int, ...]]]:
+        kept = (request for request in record.requests if request.phase is not Phase.FILL)
+        return Counter((request.prompt_id, request.phase.value, request.token_ids) for request in kept)
+
+    assert sent(together) == sent(alone)
+    assert {request.error for request in measured(together)} == {None}
+    assert len(engine.vllm.asked) - asked == len(together.requests), "what was asked and what came back"
+    if cell.arrivals is None:  # of an open loop, what only kept the load up is cut off at the end
+        counted = together.after.generation_tokens - together.before.generation_tokens  # type: ignore[union-attr,operator]
+        came = [request for request in together.requests if request.phase is not Phase.WARMUP]
+        assert counted == sum(len(request.token_ids) for request in came)
+    assert [load.worker for load in together.client.workers] == [0, 1]  # type: ignore[union-attr]
+    assert all(load.lost is None and load.num_reads > 0 for load in together.client.workers)  # type: ignore[union-attr]
+
+
+def test_streams_are_as_many_as_asked_for_and_numbered_among_all(engine: FakeEngine, pair: Crew) -> None:
+    record = loop.measure(closed(concurrency=5, num_warmup=0), PROMPTS, engine, 0, workers=pair)
+    assert engine.vllm.most_running == 5
+    assert {request.stream for request in measured(record)} == set(range(5))
+    for stream in range(5):  # a stream is one request after the other
+        own = sorted((r.sent_ns, r.done_ns) for r in measured(record) if r.stream == stream)
+        assert all(done <= sent for (_, done), (sent, _) in pairwise(own))
+
+
+def test_an_open_loop_keeps_one_schedule(engine: FakeEngine, pair: Crew) -> None:
+    due_s = [0.031 * i for i in range(16)]
+    record = loop.measure(open_cell(PROMPTS, due_s, tokens=2), PROMPTS, engine, 0, workers=pair)
+    requests = measured(record)
+    assert [request.stream for request in requests] == list(range(16))
+    assert [request.prompt_id for request in requests] == list(record.cell.prompt_ids)
+    error_s = sum(load.clock_error_ns for load in record.client.workers) / 1e9  # type: ignore[union-attr]
+    began_s = requests[0].scheduled_ns / 1e9
+    for request, due in zip(requests, due_s, strict=True):
+        assert request.scheduled_ns / 1e9 - began_s == pytest.approx(due, abs=error_s)
+
+
+def test_a_cap_is_shared_out(engine: FakeEngine, pair: Crew) -> None:
+    cell = open_cell(PROMPTS, [0.001 * i for i in range(12)], tokens=6, cap=3)
+    record = loop.measure(cell, PROMPTS, engine, 0, workers=pair)
+    assert engine.vllm.most_running == 3
+    assert len(measured(record)) == 12
+
+
+def test_the_load_is_kept_up_until_what_every_worker_measures_has_ended(engine: FakeEngine, pair: Crew) -> None:
+    """Worker 1's only measured request takes 60 steps; worker 2 must go on sending what keeps the load up."""
+    lengths = [120, 2, *[2] * 38]
+    due_s = [0.0, 0.01, *(0.2 + 0.05 * i for i in range(38))]
+    cell = open_cell(PROMPTS, due_s, tokens=120, duration_s=0.1, output_tokens=lengths)
+    record = loop.measure(cell, PROMPTS, engine, 0, workers=pair)
+    fill = [request for request in record.requests if request.phase is Phase.FILL]
+    assert {request.stream % 2 for request in fill} == {0, 1}
+    last_ns = max(request.done_ns for request in measured(record))
+    sent_by_the_other = max(request.sent_ns for request in fill if request.stream % 2)
+    assert last_ns - sent_by_the_other < 0.2e9
+
+
+# -- clocks -----------------------------------------------------------------------------------------------------------
+
+
+class Elsewhere:
+    """A worker in this process, whose clock reads `ahead_ns` more and whose ways there and back differ."""
+
+    def __init__(self, ahead_ns: int, there_s: float = 0.004, back_s: float = 0.001) -> None:
+        self._ahead_ns, self._there_s, self._back_s = ahead_ns, there_s, back_s
+        self._worker = Worker()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        await asyncio.sleep(self._there_s)
+        if method == "drive":
+            arguments = (arguments[0] - self._ahead_ns,)
+        found = await getattr(self._worker, method)(*arguments)
+        await asyncio.sleep(self._back_s)
+        if method == "clock":
+            return found + self._ahead_ns
+        return self._by_its_clock(found) if isinstance(found, Returned) else found
+
+    def _by_its_clock(self, returned: Returned) -> Returned:
+        import pickle
+
+        def ahead(raw: RawStream) -> RawStream:
+            there = [(at_ns + self._ahead_ns, data) for at_ns, data in raw.reads]
+            return replace(
+                raw,
+                scheduled_ns=raw.scheduled_ns + self._ahead_ns,
+                sent_ns=raw.sent_ns + self._ahead_ns,
+                done_ns=raw.done_ns + self._ahead_ns,
+                reads=type(raw.reads)(there),
+            )
+
+        return replace(returned, streams=pickle.dumps([ahead(raw) for raw in streams_of(returned)]))
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("ahead_ns", [7_000_000_000, -3_600_000_000_000])
+def test_a_planted_offset_is_found_within_the_error_that_is_told(ahead_ns: int, engine: FakeEngine) -> None:
+    offsets = iter([ahead_ns, ahead_ns // 2])
+    workers = Crew(2, lambda: Elsewhere(next(offsets)))
+    began_ns = time.perf_counter_ns()
+    record = loop.measure(closed(num_warmup=0), PROMPTS, engine, 0, workers=workers)
+    ended_ns = time.perf_counter_ns()
+    first, second = record.client.workers  # type: ignore[union-attr]
+    for load, truth_ns in ((first, ahead_ns), (second, ahead_ns // 2)):
+        assert abs(load.clock_offset_ns - truth_ns) <= load.clock_error_ns
+        assert load.clock_error_ns >= 1_500_000, "the ways differ by 3 ms: no honest error is below half of that"
+    error_ns = max(first.clock_error_ns, second.clock_error_ns)
+    for request in measured(record):  # on our clock, all of it
+        instants = (request.scheduled_ns, request.sent_ns, *request.chunk_ns, request.done_ns)
+        assert list(instants) == sorted(instants)
+        assert began_ns - error_ns <= instants[0] <= instants[-1] <= ended_ns + error_ns
+
+
+# -- losing one -------------------------------------------------------------------------------------------------------
+
+
+def hands(workers: Crew) -> list[ProcessHand]:
+    return [hand for hand in workers._hands if isinstance(hand, ProcessHand)]
+
+
+def soon(act, after_s: float = 0.4) -> None:
+    threading.Timer(after_s, act).start()
+
+
+@pytest.mark.parametrize("concurrency", [4, 0], ids=["closed", "open"])
+def test_what_a_killed_worker_was_given_has_failed_and_says_so(concurrency: int, engine: FakeEngine) -> None:
+    engine.vllm.step_s = 0.02
+    cell = closed(max_tokens=30, num_warmup=0)
+    if not concurrency:
+        cell = open_cell(PROMPTS, [0.05 * i for i in range(12)], tokens=30)
+    with process_crew(2) as workers:
+        loop.measure(closed(num_prompts=2, max_tokens=1), PROMPTS, engine, 0, workers=workers)  # both are there
+        victim = hands(workers)[1]
+        soon(lambda: os.kill(victim.pid, signal.SIGKILL))
+        record = loop.measure(cell, PROMPTS, engine, 0, workers=workers)
+        assert Counter(r.prompt_id for r in measured(record)) == Counter(cell.prompt_ids), "never silently smaller"
+        lost = [request for request in measured(record) if request.error is not None]
+        assert [request.stream % 2 for request in lost] == [1] * 6
+        error = f"{LOST_WITH_WORKER} 2 of 2: its process was killed by signal 9"
+        assert {request.error for request in lost} == {error}
+        assert [load.lost for load in record.client.workers] == [None, "its process was killed by signal 9"]  # type: ignore[union-attr]
+        assert record.client.workers[1].num_requests == 6  # type: ignore[union-attr]
+        after = loop.measure(closed(), PROMPTS, engine, 0, workers=workers)
+        assert {request.error for request in after.requests} == {None}, "the next cell has a new worker"
+        pids = [hand.pid for hand in hands(workers)]
+        assert victim.pid not in pids
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_a_worker_that_stops_answering_is_lost_and_ended(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "SILENCE_S", 0.5)
+    engine.vllm.step_s = 0.02
+    with process_crew(2) as workers:
+        loop.measure(closed(num_prompts=2, max_tokens=1), PROMPTS, engine, 0, workers=workers)
+        victim = hands(workers)[0]
+        soon(lambda: os.kill(victim.pid, signal.SIGSTOP))
+        record = loop.measure(closed(max_tokens=30, num_warmup=0), PROMPTS, engine, 0, workers=workers)
+        assert record.client.workers[0].lost == "it did not answer for 0.5 s"  # type: ignore[union-attr]
+        assert sum(request.error is None for request in measured(record)) == 6
+    assert not psutil.pid_exists(victim.pid)
+
+
+def test_a_worker_that_went_away_between_two_cells_is_replaced(engine: FakeEngine) -> None:
+    with process_crew(2) as workers:
+        loop.measure(closed(), PROMPTS, engine, 0, workers=workers)
+        os.kill(hands(workers)[0].pid, signal.SIGKILL)
+        record = loop.measure(closed(), PROMPTS, engine, 0, workers=workers)
+    assert {request.error for request in record.requests} == {None}
+
+
+def test_a_worker_that_cannot_be_let_in_ends_the_run_with_its_reason(engine: FakeEngine, pair: Crew) -> None:
+    from specprof.engine.access import Access
+
+    async def connect() -> None:
+        async with pair.at(work, engine.base_url, Access(token_env="SPECPROF_NO_SUCH_TOKEN")):
+            pass
+
+    work = loop.work_of(closed(), PROMPTS, engine)
+    with pytest.raises(ClientError, match="SPECPROF_NO_SUCH_TOKEN is not set"):
+        asyncio.run(connect())
+
+
+def test_a_worker_that_cannot_start_ends_the_run_with_its_last_words(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with process_crew(1) as workers, pytest.raises(ClientError, match="exited with code 1"):
+        asyncio.run(_enter(workers.at(loop.work_of(closed(), PROMPTS, engine), engine.base_url, OPEN)))
+
+
+async def _enter(context: Any) -> None:
+    async with context:
+        pass

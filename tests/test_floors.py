@@ -1,4 +1,4 @@
-"""The house of DESIGN: a module imports its own floor and the floors above it, and the two wings meet only on disk."""
+"""The house of docs/architecture.md: a module imports its own floor and those above it; the wings meet only on disk."""
 
 from __future__ import annotations
 

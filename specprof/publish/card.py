@@ -1,6 +1,6 @@
 """card.json: the published numbers as data, each with the context it must not be quoted without.
 
-The body is DESIGN.md's "Figures as data". `headlines` are the numbers fit to be quoted: one entry each, with tag,
+The body is the figures as data. `headlines` are the numbers fit to be quoted: one entry each, with tag,
 protocol, stop rule, lengths, concurrency, arm, engine, interval, gates and one line to copy.
 """
 

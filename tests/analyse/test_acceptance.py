@@ -80,7 +80,7 @@ def test_engine_steps_are_tokens_less_the_accepted_ones():
 
 
 def test_tokens_accepted_past_the_end_do_not_hide_steps():
-    # VLLM.md: 27 reported, 24 delivered. Four chunks arrived, so there were four steps, whatever was counted.
+    # Seen: 27 reported, 24 delivered. Four chunks arrived, so there were four steps, whatever was counted.
     assert engine_steps(np.array([24.0]), np.array([23.0]), np.array([4.0])).tolist() == [4]
 
 

@@ -67,7 +67,7 @@ def test_8_texts_that_change_under_speculation_alone_are_a_fault():
 
 
 def test_8_rounding_that_batch_size_brings_by_itself_is_no_fault():
-    """VLLM.md, bfloat16: 5 of 16 differ between on and off, 9 of 16 between N = 1 and N = 8 without speculation."""
+    """Seen, bfloat16: 5 of 16 differ between on and off, 9 of 16 between N = 1 and N = 8 without speculation."""
     (gate,) = eight(texts_frame(5, **ON), [texts_frame(0), texts_frame(9, at=20, concurrency=1)])
     assert gate.severity is Severity.CAUTION
     assert "off/off control 9 of 16" in gate.evidence

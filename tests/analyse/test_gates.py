@@ -229,7 +229,7 @@ def test_7_a_shorter_text_of_the_same_acceptance_is_no_fault():
 
 
 def test_7_merged_chunks_alone_are_no_loop():
-    """Chinese text is held back and arrives in merged chunks (VLLM.md), with speculation off just as well."""
+    """Chinese text is held back and arrives in merged chunks, with speculation off just as well."""
     cell = make_cell(num_prompts=1, max_tokens=128)
     chunks = (1, 2, 9, 1) * 9 + (1, 1, 9)
     times = tuple(ns(0.1 + 0.1 * i) for i in range(len(chunks)))
@@ -374,7 +374,7 @@ def test_12_more_chunks_than_the_accepted_tokens_leave_steps_for():
 
 
 def test_12_tokens_accepted_past_the_end_are_no_contradiction():
-    """VLLM.md: accepted tokens past max_tokens are counted and not delivered."""
+    """Seen with vLLM 0.32: accepted tokens past max_tokens are counted and not delivered."""
     cell = make_cell(**ON, max_tokens=12)
     frame = make_frame(cell, make_requests(cell, accepted=(4,), step_s=1.0))  # 1 + 5 + 5 + 1, 12 accepted, 3 lost
     assert frame.requests["engine_steps"].tolist() == [4] * 4

@@ -6,8 +6,8 @@ evidence that names the fault; and none of them may be in the clean study.
 
 Two entries of the list are no faults. *Overshoot past EOS* (drafts accepted after the end are counted and not
 delivered) and *phantom drafts* (a cached or new prompt adds a step that accepts nothing) are how vLLM counts
-(VLLM.md). Both bend the acceptance length, up and down, and leave tokens per engine step alone. So no gate may answer;
-what is said of them is said by printing the two figures side by side.
+(seen with vLLM 0.32). Both bend the acceptance length, up and down, and leave tokens per engine step alone. So no
+gate may answer; what is said of them is said by printing the two figures side by side.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_an_estimate_on_the_line_is_never_settled():
 
 
 def study(**changes):
-    """Eight-way batching of the off arm, over 3×, as in DESIGN."""
+    """Eight-way batching of the off arm, over 3×, as a pipeline of three stages is said to give."""
     verdict = {
         "name": "eight-way batching",
         "metric": "throughput",

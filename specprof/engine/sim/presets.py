@@ -108,7 +108,7 @@ def small() -> Machine:
 
 
 def cpu_like() -> Machine:
-    """The CPU engine of VLLM.md: off 20 to 130 tok/s from N = 1 to 8; n-gram doubles one stream, does nothing for 8."""
+    """vLLM on two CPU cores: off 20 to 130 tok/s from N = 1 to 8; n-gram doubles one stream, does nothing for 8."""
     return Machine(
         name="cpu-like",
         hardware=Hardware(fixed_s=0.046, per_sequence_s=0.0, per_token_s=0.0022),

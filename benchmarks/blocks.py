@@ -1,8 +1,9 @@
-"""A server that is as cheap as one can be that writes every chunk by itself: on each tick, one to every open stream.
+"""A server that costs next to nothing: a block of chunks, built beforehand, to every open stream in turn.
 
-It sleeps between ticks, unlike `measure.flood`, so that what it takes of a core is what its chunks cost. Run as a
-script with a port that others may share (0: any); it prints the port, and ends when its standard input does. A POST is
-answered with `max_tokens` chunks, `pace_s` apart, the same pace for all.
+`measure.flood` writes every chunk by itself, as an engine does, and so costs as much as a client that reads them; this
+one leaves the cores to the clients. Run as a script with a port that others may share (0: any); it prints the port, and
+ends when its standard input does. A POST is answered with `max_tokens` chunks, a whole number of blocks, as fast as
+they are taken.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import json
 import select
 import socket
 import sys
-import time
 from contextlib import suppress
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices": [{"index": 0, "text": " word", "token_ids": [7]}]}\n\n'
-CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+CHUNKS_PER_BLOCK = 500  # 40 kB
+BLOCK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT) * CHUNKS_PER_BLOCK
 END = b"0\r\n\r\n"
 HEALTHY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -30,20 +31,16 @@ class Server:
         for source in (self.listening, sys.stdin):
             self._poll.register(source, select.EPOLLIN)
         self._connections: dict[int, socket.socket] = {}
-        self._left: dict[socket.socket, int] = {}  # chunks of each open stream
-        self._pace_s = self._due_s = 0.0
+        self._left: dict[socket.socket, int] = {}  # blocks of each open stream
 
     def serve(self) -> None:
         """Until standard input ends."""
         while True:
-            wait_s = max(self._due_s - time.monotonic(), 0) if self._left else None
-            for descriptor, _ in self._poll.poll(wait_s):
+            for descriptor, _ in self._poll.poll(0 if self._left else None):
                 if descriptor == sys.stdin.fileno():
                     return
                 self._hear(descriptor)
-            if self._left and time.monotonic() >= self._due_s:
-                self._due_s = max(self._due_s, time.monotonic() - self._pace_s) + self._pace_s
-                self._tick()
+            self._write()
 
     def _hear(self, descriptor: int) -> None:
         if descriptor == self.listening.fileno():
@@ -70,15 +67,13 @@ class Server:
         length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
         while len(body) < length:
             body += connection.recv(65536)
-        asked = json.loads(body)
-        if not self._left:
-            self._due_s = time.monotonic()
-        self._pace_s, self._left[connection] = asked["pace_s"], asked["max_tokens"]
+        self._left[connection] = json.loads(body)["max_tokens"] // CHUNKS_PER_BLOCK
         connection.sendall(HEAD)
 
-    def _tick(self) -> None:
+    def _write(self) -> None:
+        """One block to each stream; a client that does not take it makes all wait."""
         for connection, left in list(self._left.items()):
-            connection.sendall(CHUNK if left > 1 else CHUNK + END)
+            connection.sendall(BLOCK if left > 1 else BLOCK + END)
             if left > 1:
                 self._left[connection] = left - 1
             else:

@@ -1,6 +1,6 @@
 """Do the 95% intervals hold 95%? Simulated studies with known truth, through the whole analysis path.
 
-    python benchmarks/coverage.py [--studies 500] [--blocks 4] [--prompts 32] [--write docs/coverage.md]
+    python -m benchmarks.coverage [--studies 500] [--blocks 4] [--prompts 32] [--write docs/coverage.md]
 
 Each study is another world: other prompts, another machine's luck, other launches. The truth never comes from the code
 under test: acceptance is integrated over the population of prompts (`engine.sim.truth`), and the ratios are averaged
@@ -21,13 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.cells import forced_cell
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.results import Figure
 from specprof.analyse.study import analyse
 from specprof.columns import cell_data
 from specprof.engine.sim import Content, Machine, Noise, VirtualEngine, machine_of
 from specprof.engine.sim.truth import acceptance_truth
-from specprof.records import Cell, CellRecord, Launch, Phase, Prompt, Role, Sampling, Stop
+from specprof.records import CellRecord, Launch, Phase, Prompt
 
 TOKENS = 96
 DRAFT_TOKENS = 4
@@ -59,32 +60,6 @@ def prompts_of(seed: int, count: int) -> tuple[Prompt, ...]:
     )
 
 
-def cell_of(arm: str, block: int, concurrency: int, prompts: Sequence[Prompt]) -> Cell:
-    """A forced cell of the design."""
-    speculation = SPECULATION if arm == "on" else None
-    return Cell(
-        key=f"b{block}-{arm}-n{concurrency}",
-        role=Role.FIGURE,
-        block=block,
-        arm=arm,
-        speculative_config=speculation,
-        tag="code",
-        protocol="forced",
-        stop=Stop.FORCED,
-        max_tokens=TOKENS,
-        mask_eos=False,
-        concurrency=concurrency,
-        prompt_ids=tuple(p.id for p in prompts),
-        num_warmup=0,
-        warmup_tokens=0,
-        chat=False,
-        guided=False,
-        sampling=Sampling(),
-        suite_hash="",
-        engine_hash="",
-    )
-
-
 def records(seed: int, design: Design) -> Iterator[CellRecord]:
     """One study's cells, in ABBA order."""
     machine, prompts = world(seed), prompts_of(seed, design.prompts)
@@ -93,8 +68,9 @@ def records(seed: int, design: Design) -> Iterator[CellRecord]:
     for block in range(design.blocks):
         ordered = random.Random(f"{seed}/{block}").sample(prompts, len(prompts))
         for arm in ("off", "on") if block % 2 == 0 else ("on", "off"):
-            cells = tuple(cell_of(arm, block, n, ordered) for n in STREAMS)
-            launches.append(Launch(len(launches), block, arm, SPECULATION if arm == "on" else None, cells))
+            speculation, ids = SPECULATION if arm == "on" else None, [prompt.id for prompt in ordered]
+            cells = tuple(forced_cell(arm, speculation, block, n, ids, tokens=TOKENS) for n in STREAMS)
+            launches.append(Launch(len(launches), block, arm, speculation, cells))
     for launch in launches:
         engine = VirtualEngine(machine, launch.speculative_config, launch_index=launch.index)
         for cell in launch.cells:

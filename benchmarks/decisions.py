@@ -31,6 +31,7 @@ from statistics import fmean, stdev
 from scipy import stats as distributions
 
 from benchmarks import page
+from benchmarks.cells import forced_cell
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.modelled import model_study
 from specprof.analyse.results import StudyFigures
@@ -40,7 +41,7 @@ from specprof.decide.looks import settled
 from specprof.decide.policy import MARGIN, Decision, decisions
 from specprof.decide.ranges import make_policy
 from specprof.engine.sim import Content, Drafter, Hardware, Machine, Noise, VirtualEngine, machine_of
-from specprof.records import Cell, CellRecord, Launch, Phase, Prompt, Role, Sampling, Stop
+from specprof.records import Cell, CellRecord, Launch, Phase, Prompt
 from specprof.study.config import Study
 from specprof.study.smallest import smallest_grid
 
@@ -122,27 +123,7 @@ def launches(study: Study, seed: int, first: int, last: int) -> Iterator[Launch]
 
 
 def _cell(arm: str, flags: Mapping[str, object] | None, block: int, streams: int, order: tuple[str, ...]) -> Cell:
-    return Cell(
-        key=f"b{block}-{arm}-n{streams}",
-        role=Role.FIGURE,
-        block=block,
-        arm=arm,
-        speculative_config=flags,
-        tag=TAG,
-        protocol=PROTOCOL,
-        stop=Stop.FORCED,
-        max_tokens=TOKENS,
-        mask_eos=False,
-        concurrency=streams,
-        prompt_ids=order,
-        num_warmup=streams,
-        warmup_tokens=8,
-        chat=False,
-        guided=False,
-        sampling=Sampling(),
-        suite_hash="",
-        engine_hash="",
-    )
+    return forced_cell(arm, flags, block, streams, order, tokens=TOKENS, num_warmup=streams, warmup_tokens=8)
 
 
 @dataclass(frozen=True)

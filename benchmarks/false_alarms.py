@@ -1,6 +1,6 @@
 """Do the gates keep quiet when nothing is wrong? Clean simulated studies through the whole analysis path.
 
-    python benchmarks/false_alarms.py [--studies 200] [--first-seed 0]
+    python -m benchmarks.false_alarms [--studies 200] [--first-seed 0]
 
 Each study is another world: other prompts, another machine's luck, other launches, with the noise of
 `benchmarks/coverage.py`. It measures one content (code, json, zh-prose in turn) at N = 1, 4, 8, forced and natural,
@@ -25,6 +25,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
+from benchmarks.cells import forced_cell
 from specprof.analyse.evidence import Evidence, Key, key_of
 from specprof.analyse.results import GateFinding, Severity
 from specprof.analyse.study import analyse
@@ -103,27 +104,17 @@ def launches_of(seed: int, design: Design) -> Iterator[Launch]:
 
 
 def _cell(tag: str, stop: Stop, concurrency: int, order: Iterable[int], design: Design) -> Cell:
-    return Cell(
-        key="",
-        role=Role.FIGURE,
-        block=0,
+    plain = forced_cell(
         arm="",
-        speculative_config=None,
-        tag=tag,
-        protocol=stop.value,
-        stop=stop,
-        max_tokens=design.forced_tokens if stop is Stop.FORCED else design.natural_tokens,
-        mask_eos=False,
-        concurrency=concurrency,
-        prompt_ids=tuple(f"{tag}-{i:03d}" for i in order),
+        speculation=None,
+        block=0,
+        streams=concurrency,
+        prompt_ids=[f"{tag}-{i:03d}" for i in order],
+        tokens=design.forced_tokens if stop is Stop.FORCED else design.natural_tokens,
         num_warmup=concurrency,
         warmup_tokens=WARMUP_TOKENS,
-        chat=False,
-        guided=False,
-        sampling=design.sampling,
-        suite_hash="",
-        engine_hash="",
     )
+    return replace(plain, key="", tag=tag, protocol=stop.value, stop=stop, sampling=design.sampling)
 
 
 def _sentinel(when: str, design: Design) -> Cell:

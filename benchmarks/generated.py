@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from benchmarks.cells import forced_cell
 from specprof.columns import REQUEST_SCHEMA, CellData
 from specprof.ragged import Ragged
-from specprof.records import Cell, ClientLoad, Counters, EngineFacts, Phase, Role, Sampling, Stop
+from specprof.records import Cell, ClientLoad, Counters, EngineFacts, Phase
 from specprof.store import Store
 from specprof.study.reading import parse_study
 
@@ -94,24 +95,11 @@ def _suite(tag: str, count: int, seed: int) -> _Suite:
 
 
 def _cell(suite: _Suite, order: NDArray[np.int64], block: int, arm: str, streams: int) -> Cell:
-    return Cell(
+    speculation = None if arm == "off" else SPECULATION
+    return replace(
+        forced_cell(arm, speculation, block, streams, suite.names[order], tokens=TOKENS),
         key=f"b{block}-{arm}-{suite.tag}-forced-n{streams}",
-        role=Role.FIGURE,
-        block=block,
-        arm=arm,
-        speculative_config=None if arm == "off" else SPECULATION,
         tag=suite.tag,
-        protocol="forced",
-        stop=Stop.FORCED,
-        max_tokens=TOKENS,
-        mask_eos=False,
-        concurrency=streams,
-        prompt_ids=tuple(suite.names[order]),
-        num_warmup=0,
-        warmup_tokens=0,
-        chat=False,
-        guided=False,
-        sampling=Sampling(),
         suite_hash=suite.tag,
         engine_hash="generated",
     )

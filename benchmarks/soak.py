@@ -103,11 +103,12 @@ def soak(
     study = parse_study(text, "soak")
     plan = make_plan(study)
     rounds: list[Round] = []
+    others = set(psutil.Process().children())  # of whoever calls: multiprocessing, for one, leaves a helper behind
     with (
         tempfile.TemporaryDirectory() as folder,
         start(study.engine, plan.launches[0], Path(folder), lambda _: None) as engine,
     ):
-        (child,) = psutil.Process().children()
+        (child,) = set(psutil.Process().children()) - others
         began = time.monotonic()
         while time.monotonic() - began < seconds or len(rounds) < at_least:
             rounds.append(_round(plan, engine, Path(folder) / "results", child, began))

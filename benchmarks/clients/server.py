@@ -20,6 +20,7 @@ import select
 import socket
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 TOKENS_PER_CHUNK = 4
@@ -117,6 +118,7 @@ class Server:
         self._listening.setblocking(False)
         self._connections: dict[int, socket.socket] = {}
         self._received: dict[int, bytes] = {}
+        self._asked: deque[tuple[int, int]] = deque()  # received and stamped, not read yet
         self._blocked: dict[int, Stream] = {}
         self._ready: list[Stream] = []  # without a pace
         self._schedule: list[tuple[int, int, Stream]] = []
@@ -128,17 +130,17 @@ class Server:
         self._poll.register(self._listening, select.EPOLLIN)
         self._poll.register(sys.stdin, select.EPOLLIN)
         while True:
-            is_busy = self._ready or self._schedule or self._blocked
+            is_busy = self._asked or self._ready or self._schedule or self._blocked
             arrived = self._poll.poll(0 if is_busy else 0.5)
             if any(descriptor == sys.stdin.fileno() for descriptor, _ in arrived):
                 return
             self._hear(arrived)
+            self._take_up()
             self._write_ready()
             self._write_due()
 
     def _hear(self, arrived: list[tuple[int, int]]) -> None:
         """All that has arrived is received and stamped before any of it is read, which the others would wait for."""
-        requests: list[tuple[int, int]] = []
         for descriptor, event in arrived:
             if descriptor == self._listening.fileno():
                 self._accept()
@@ -149,9 +151,13 @@ class Server:
                 data = self._receive(descriptor)
                 if data:
                     self._received[descriptor] += data
-                    requests.append((descriptor, _clock()))
-        for descriptor, at_ns in requests:
-            self._take(descriptor, at_ns)
+                    self._asked.append((descriptor, _clock()))
+
+    def _take_up(self) -> None:
+        """Read what was received. On a schedule one request a time: the next may have come, and wants its stamp."""
+        for _ in range(1 if self._pace_ns else len(self._asked)):
+            if self._asked:
+                self._take(*self._asked.popleft())
 
     def _accept(self) -> None:
         while True:

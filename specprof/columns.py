@@ -60,9 +60,14 @@ SCORE_SCHEMA = pa.schema(
     ]
 )
 
+_NO_TIMES = ServerTimes()
+_OF_SERVER = tuple(ServerTimes.__dataclass_fields__)
+_OF_SPECULATION = tuple(Speculation.__dataclass_fields__)
+_OF_REQUEST = tuple(name for name in REQUEST_SCHEMA.names if name in Request.__dataclass_fields__ and name != "phase")
+
 
 class RequestColumns(Protocol):
-    """The requests of a cell, one row each, read by column: an Arrow table, or a file that holds one (`parquet`)."""
+    """The requests of a cell, one row each, read by column: an Arrow table, or a file with one (`store.requests`)."""
 
     @property
     def num_rows(self) -> int:
@@ -144,9 +149,3 @@ def score_table(scores: Sequence[TextScores]) -> pa.Table:
     """Scored texts as columns, one row per text."""
     columns = {name: [getattr(text, name) for text in scores] for name in SCORE_SCHEMA.names}
     return pa.Table.from_pydict(columns, schema=SCORE_SCHEMA)
-
-
-_NO_TIMES = ServerTimes()
-_OF_SERVER = tuple(ServerTimes.__dataclass_fields__)
-_OF_SPECULATION = tuple(Speculation.__dataclass_fields__)
-_OF_REQUEST = tuple(name for name in REQUEST_SCHEMA.names if name in Request.__dataclass_fields__ and name != "phase")

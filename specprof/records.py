@@ -89,6 +89,13 @@ class Arrivals:
     output_tokens: tuple[int, ...] = ()  # request i's own length (a trace's); empty: `Cell.max_tokens` for all
 
 
+def phase_due(arrivals: Arrivals, due_s: float) -> Phase:
+    """What a request that is due then is sent for."""
+    if due_s < arrivals.warmup_s:
+        return Phase.WARMUP
+    return Phase.MEASURED if due_s < arrivals.warmup_s + arrivals.duration_s else Phase.FILL
+
+
 @dataclass(frozen=True, slots=True)
 class Interference:
     """Who disturbs the steady decoders of a cell, and when. The newcomer is the first of the cell's `prompt_ids`.
@@ -102,13 +109,6 @@ class Interference:
     after_tokens: int
     newcomer_tokens: int
     max_num_batched_tokens: int
-
-
-def phase_due(arrivals: Arrivals, due_s: float) -> Phase:
-    """What a request that is due then is sent for."""
-    if due_s < arrivals.warmup_s:
-        return Phase.WARMUP
-    return Phase.MEASURED if due_s < arrivals.warmup_s + arrivals.duration_s else Phase.FILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +233,9 @@ class Counters:
     kv_cache_usage: float | None = None
 
 
+LOST_WITH_WORKER = "lost with worker"  # how the error begins of a request that went with its worker (`WorkerLoad.lost`)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerLoad:
     """One of several clients of a cell: how busy it was, and how well its clock is known.
@@ -264,8 +267,8 @@ class ClientLoad:
     dispatch_lag_p99_s: float | None = None  # open loop: how late it sent what was due and what no cap held back
     dispatch_lag_max_s: float | None = None
     workers: tuple[WorkerLoad, ...] = ()  # empty: this process alone sent everything
-    num_connects: int = 0  # requests for which a connection was opened, before they were sent; no TTFT holds it
-    connect_max_s: float | None = None
+    num_connects: int = 0  # requests that had to connect first: part of their client queue, and of no time from `sent`
+    connect_max_s: float | None = None  # the longest of them took, by the clock of the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,8 +378,6 @@ def lanes(cell: Cell) -> tuple[tuple[str, ...], ...]:
         found.setdefault(tag, []).append(name)
     return tuple(map(tuple, found.values()))
 
-
-LOST_WITH_WORKER = "lost with worker"  # how the error of a request begins that a lost worker was given (`WorkerLoad`)
 
 SUFFIX_DEPTH = 24  # vLLM's own `suffix_decoding_max_tree_depth`, which is suffix decoding's K where none is given
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from specprof.publish.paragraphs import verbatim
 from specprof.records import Cell, Launch, Role, Stop, arm_in_words
 from specprof.study.config import Study
 from specprof.study.estimate import assumed_rates, launch_seconds, num_requests
@@ -67,7 +68,7 @@ class RunDisplay:
 
     def _say(self, text: str) -> None:
         if not self._console.is_terminal:
-            self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+            verbatim(text, self._console)
 
 
 @contextmanager
@@ -93,11 +94,11 @@ class TerminalProgress:
 
     def say(self, text: str) -> None:
         """One line of the output."""
-        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+        verbatim(text, self._console)
 
     def warn(self, text: str) -> None:
         """One line beside it."""
-        self._errors.print(text, highlight=False, soft_wrap=True, markup=False)
+        verbatim(text, self._errors)
 
     def cells(self, plan: Plan, sealed: int, total: int) -> AbstractContextManager[RunDisplay]:
         """The bars of a run."""
@@ -126,27 +127,24 @@ def print_plan(study: Study, plan: Plan, console: Console) -> None:
         table.add_row(*map(str, numbers), _minutes(launch_seconds(launch, rates)), arm)
     console.print(table)
     for line in (*_grid(study, plan), *plan.notes):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print(
-        f"Estimated time: {_total(study, plan)}, if an engine starts in {rates.start_s:.0f} s and one stream writes "
-        f"{rates.decode:.0f} tok/s. Nothing was started.",
-        highlight=False,
-        soft_wrap=True,
-    )
+        verbatim(line, console)
+    assumed = f"an engine starts in {rates.start_s:.0f} s and one stream writes {rates.decode:.0f} tok/s"
+    verbatim(f"Estimated time: {_total(study, plan)}, if {assumed}. Nothing was started.", console)
 
 
 def print_saving(study: Study, whole: Plan, smaller: Plan, left_out: Sequence[str], console: Console) -> None:
     """What the whole study would take beside a smaller plan of it, and which workloads the smaller one leaves out."""
     whole = at_most(study, whole)
-    cells = f"{len(whole.cells)} cells on {len(whole.launches)} launches"
-    lines = [f"The whole study would have taken {_total(study, whole)}: {cells}."]
     if len(smaller.cells) == len(whole.cells):
         lines = ["The study is as small as one that decides can be."]
+    else:
+        cells = f"{len(whole.cells)} cells on {len(whole.launches)} launches"
+        lines = [f"The whole study would have taken {_total(study, whole)}: {cells}."]
     if left_out:
         lines.append(f"No forced protocol measures {', '.join(left_out)}: nothing will be decided there.")
     lines.append("The K and N between those of this grid come from the step-time model, never beyond them.")
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        verbatim(line, console)
 
 
 def _total(study: Study, plan: Plan) -> str:

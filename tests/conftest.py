@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from specprof.engine.vllm import VllmServer, start
 from specprof.study.config import VllmEngine
 
 StartEngine = Callable[..., VllmServer]
+
+# How long an example takes is the machine's business: one that stands still for a moment must not fail a property.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def pytest_sessionstart() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -62,11 +66,22 @@ class Run:
     process: subprocess.Popen[str]
     output: IO[str]
 
-    def ended(self, timeout_s: float = 60) -> str:
+    def ended(self, timeout_s: float = 180) -> str:
         """Wait for its end; what it wrote."""
         self.process.wait(timeout_s)
         self.output.seek(0)
         return self.output.read()
+
+    def said(self) -> str:
+        """What it wrote so far. Read where it lies: it shares its place in the file with the process that writes."""
+        return os.pread(self.output.fileno(), 1 << 20, 0).decode("utf-8", "replace")
+
+    def address(self) -> str:
+        """Where it listens, once `specprof sim --port 0` has said so."""
+        wait_until(lambda: "(Ctrl-C ends it)" in self.said() or self.process.poll() is not None)
+        found = re.search(r" listens on (http://\S+) \(", self.said())
+        assert found is not None, self.said()
+        return found[1]
 
     def family(self) -> list[psutil.Process]:
         """The process and everything below it."""
@@ -98,12 +113,47 @@ def wait_until(happened: Callable[[], bool], timeout_s: float = 120) -> None:
         time.sleep(0.05)
 
 
+@contextmanager
+def refusing() -> Iterator[str]:
+    """The address of a server that is not there. Its port is held, so that nobody else comes to listen on it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
+@contextmanager
+def when(happened: Callable[[], bool], act: Callable[[], object], timeout_s: float = 120) -> Iterator[threading.Event]:
+    """While the block lasts, a thread waits for something and then acts, once; the event tells that it has.
+
+    The block must not end before: a test of what an act does would have tested nothing.
+    """
+    acted, over = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        deadline = time.monotonic() + timeout_s
+        while not over.is_set() and time.monotonic() < deadline:
+            if happened():
+                act()
+                acted.set()
+                return
+            time.sleep(0.01)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield acted
+    finally:
+        over.set()
+        watching.join()
+    assert acted.is_set(), "it never happened"
+
+
 def sealed(results: Path) -> dict[str, bytes]:
     """Sealed cells by key, with the content of their seals."""
     return {path.parent.name: path.read_bytes() for path in results.glob("cells/*/sealed.json")}
 
 
-def gone(processes: Sequence[psutil.Process], timeout_s: float = 30) -> bool:
+def gone(processes: Sequence[psutil.Process], timeout_s: float = 60) -> bool:
     """Whether all of them end within the time."""
     _, alive = psutil.wait_procs(list(processes), timeout=timeout_s)
     return not alive

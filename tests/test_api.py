@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 import specprof
 from specprof import InputError, Results, SpecprofError, Study
+from specprof.api import running as api_running
 from specprof.api.progress import Logged
 from specprof.api.results import CELL_COLUMNS, GAIN_COLUMNS, REQUEST_COLUMNS
 from specprof.study.reading import load_study
@@ -169,7 +171,10 @@ def test_a_folder_that_holds_no_results_is_refused(tmp_path: Path) -> None:
 
 
 class Interrupting(Logged):
-    """Sends Ctrl-C as soon as a cell is sealed."""
+    """Sends Ctrl-C as soon as a cell is sealed. In a thread of its own it then goes on when the run is to stop."""
+
+    def __init__(self, stops: list[threading.Event]) -> None:
+        self._stops = stops
 
     @contextlib.contextmanager
     def cells(self, *what: Any) -> Any:
@@ -179,26 +184,34 @@ class Interrupting(Logged):
             def sealed_and_interrupted(cell: Any) -> None:
                 seal(cell)
                 os.kill(os.getpid(), signal.SIGINT)  # as a terminal does: to the process, which wakes its main thread
+                assert all(stop.wait(60) for stop in self._stops)
 
             observer.sealed = sealed_and_interrupted
             yield observer
 
 
 @pytest.mark.parametrize("notebook", [False, True])
-def test_ctrl_c_leaves_what_is_sealed(notebook: bool, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_what_is_sealed(notebook: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a notebook an event loop runs already, so the run is in a thread, and Ctrl-C comes to the one that waits."""
     study = Study.parse({**STUDY, "study": "cut-short", "concurrency": [1], "arms": {"off": {}}})
+    stops: list[threading.Event] = []
+
+    def stop() -> threading.Event:
+        stops.append(threading.Event())
+        return stops[-1]
+
+    monkeypatch.setattr(api_running, "Event", stop)
 
     def measured() -> Path:
-        return specprof.run(study, tmp_path, progress=Interrupting())
+        return specprof.run(study, tmp_path, progress=Interrupting(stops))
 
     async def cell_of_a_notebook() -> Path:
         return measured()
 
     with pytest.raises(KeyboardInterrupt), contextlib.closing(asyncio.new_event_loop()) as loop:
         _ = loop.run_until_complete(cell_of_a_notebook()) if notebook else measured()
-    kept = sealed(tmp_path / "cut-short")
-    assert 1 <= len(kept) < 4, "a sentinel before and after, a prefill cell and the figure"
+    assert len(stops) == notebook
+    assert len(sealed(tmp_path / "cut-short")) == 1, "of a sentinel before and after, a prefill cell and the figure"
 
 
 def test_every_error_of_ours_is_one_a_caller_can_catch() -> None:

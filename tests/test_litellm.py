@@ -103,13 +103,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with ExitStack() as stack:
         pools, text = {}, config.read_text(encoding="utf-8")
         for pool in routing.pools:
-            port = _free_port()
-            stack.enter_context(started("sim", "--preset", "small", "--port", str(port), "--time-scale", "10"))
-            pools[pool.name] = f"http://127.0.0.1:{port}"
+            run = stack.enter_context(started("sim", "--preset", "small", "--port", "0", "--time-scale", "10"))
+            pools[pool.name] = run.address()
             text = text.replace(pool.base_url, f"{pools[pool.name]}/v1")
         config.write_text(text, encoding="utf-8")
-        for address in pools.values():
-            _await(f"{address}/health")
         yield Service(_started_proxy(stack, config, folder), pools)
 
 

@@ -71,8 +71,11 @@ def test_an_interrupted_run_says_so_and_keeps_what_it_has(study: Path, tmp_path:
 
 
 def test_a_second_run_of_the_same_study_is_refused(study: Path, tmp_path: Path) -> None:
-    with started("run", study, "--results", tmp_path, "--no-report"):
+    """The first holds its lock for as long as it is there: it is stopped, so that it is, however slow the second."""
+    with started("run", study, "--results", tmp_path, "--no-report") as first:
         wait_until((tmp_path / "resumed" / "launches").is_dir)
+        first.process.send_signal(signal.SIGSTOP)
+        assert first.process.poll() is None
         second = specprof("run", study, "--results", tmp_path, "--no-report")
     assert second.returncode == 2
     assert "another run is measuring this study" in second.stderr

@@ -30,7 +30,8 @@ workloads: [{{tag: code, suite: {ROOT}/prompts/code.jsonl}}]
 protocols: {{forced: {{stop: forced, output_tokens: 16}}}}
 prompts: 2
 """
-SIMULATED = "study: seen\nengine: {kind: sim, preset: small, time_scale: 4}\narms: {'off': {}}" + REST
+# Five times slower than it could be: however busy the machine is, somebody looks while the engine listens.
+SIMULATED = "study: seen\nengine: {kind: sim, preset: small, time_scale: 0.2}\narms: {'off': {}}" + REST
 ATTACHED = "study: seen\nengine: {kind: attach, arms: {'off': URL}, token_env: SERVER_TOKEN}\narms: {'off': {}}" + REST
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specprof.analyse.hardware import names, served_on
-from specprof.analyse.results import CellFigures, Figure, StudyFigures
+from specprof.analyse.results import NOTHING, CellFigures, Figure, StudyFigures
 from specprof.analyse.roofline import Hardware, ModelShape, tpot_s
 
 
@@ -66,7 +66,8 @@ def bound_shares(figures: StudyFigures, shape: ModelShape | None, machine: Hardw
 
 
 def _share(cell: CellFigures, shape: ModelShape, machine: Hardware, stages: int) -> BoundShare:
-    streams = min(cell.concurrency, cell.num_requests)
+    prompts = cell.num_requests // max(cell.num_launches, 1)  # fewer of them than streams leave some without work
+    streams = min(cell.concurrency, max(prompts, 1))
     context = (cell.prompt_tokens.value or 0.0) + (cell.output_tokens.value or 0.0) / 2
     per_step = cell.tokens_per_engine_step.value
     batch = max(streams // stages, 1)  # a pipeline's stages work on different batches, each of which passes them all
@@ -79,16 +80,9 @@ def _share(cell: CellFigures, shape: ModelShape, machine: Hardware, stages: int)
         context=context,
         throughput_tok_s=cell.throughput_tok_s,
         bound_tok_s=bound,
-        share=_of(cell.throughput_tok_s, bound),
+        share=cell.throughput_tok_s.scaled(1.0, bound) if bound else NOTHING,
         valid=cell.valid,
     )
-
-
-def _of(figure: Figure, whole: float | None) -> Figure:
-    if whole is None:
-        return Figure(None)
-    value, low, high = (part / whole if part is not None else None for part in (figure.value, figure.low, figure.high))
-    return Figure(value, low, high)
 
 
 def _missing(measured_on: str, served: str, shape: ModelShape | None, machine: Hardware | None) -> Iterator[str]:

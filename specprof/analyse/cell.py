@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from specprof.analyse import stats, wall
 from specprof.analyse.acceptance import conditional
 from specprof.analyse.attached import counted_acceptance
-from specprof.analyse.evidence import NOTHING, Key, Series, contrast
+from specprof.analyse.evidence import Key, Series, contrast
 from specprof.analyse.results import (
+    NOTHING,
     AcceptanceCounts,
     CellFigures,
     Figure,
@@ -30,11 +31,12 @@ def cell_figures(
     cell = series.cell
     drafted = bool(series.pooled("num_steps").sum())
     counted = None if drafted else counted_acceptance(series)
-    throughput = _throughput(series)
+    throughput = contrast([(series, 1)])
     predicted = _predicted_wall(series, prefill_speed)
     wall_s = float(np.mean([frame.wall_s for frame in series.frames]))
     tokens = float(series.pooled("output_tokens").sum()) / len(series.frames)
     tpot = float(np.mean([frame.tpot_s for frame in series.frames]))
+    queue_share, prefill_share, decode_share = _shares_of_time(series)
     survived = _survival(series) if drafted else ()
     return CellFigures(
         tag=tag,
@@ -54,7 +56,7 @@ def cell_figures(
         tpot_s=_percentiles(series.pooled("tpot")),
         itl_s=_percentiles(np.concatenate([frame.gaps for frame in series.frames])),
         e2el_s=_percentiles(series.pooled("e2el")),
-        chars_per_s=_scaled(throughput, _chars_per_token(series)),
+        chars_per_s=throughput.scaled(_chars_per_token(series)),
         acceptance_length=stats.ratio(*series.clusters("num_accepted", "num_steps"), offset=1.0)
         if drafted
         else (counted.length if counted else None),
@@ -66,9 +68,9 @@ def cell_figures(
         tokens_per_engine_step=stats.ratio(*series.clusters("output_tokens", "engine_steps")),
         wall_s=Figure(wall_s),
         predicted_wall_s=Figure(predicted),
-        queue_share=_share(series, "queue_s"),
-        prefill_share=_share(series, "reading"),
-        decode_share=_share(series, "decoding"),
+        queue_share=queue_share,
+        prefill_share=prefill_share,
+        decode_share=decode_share,
         prefill_speed_tok_s=Figure(prefill_speed),
         effective_concurrency=stats.point(wall.effective_concurrency(throughput.value or 0.0, tpot)),
         predicted_throughput_tok_s=Figure(wall.throughput(tokens, predicted) if predicted else None),
@@ -82,11 +84,6 @@ def cell_figures(
 def _prompt_tokens(series: Series) -> Figure:
     lengths = series.pooled("prompt_tokens")
     return stats.median(lengths) if lengths.any() else NOTHING  # 0 where the server does not count them
-
-
-def _throughput(series: Series) -> Figure:
-    """X, with prompts and launches in its interval."""
-    return contrast([(series, 1)])
 
 
 def _predicted_wall(series: Series, prefill_speed: float | None) -> float | None:
@@ -103,18 +100,21 @@ def _predicted_wall(series: Series, prefill_speed: float | None) -> float | None
     return float(np.mean(walls)) if walls else None
 
 
-def _share(series: Series, part: str) -> Figure:
-    """Share of all streams' time spent in one part: waiting at the server, reading (TTFT less queue), writing."""
-    total = series.pooled("e2el").sum()
-    queue = series.pooled("queue_s").sum()
-    if part == "queue_s" and not len(series.pooled("queue_s")):
-        return NOTHING  # the server does not say; its queue is inside the reading then
-    seconds = {
-        "queue_s": queue,
-        "reading": series.pooled("ttft").sum() - queue,
-        "decoding": total - series.pooled("ttft").sum(),
-    }[part]
-    return Figure(float(seconds / total)) if total else NOTHING
+def _shares_of_time(series: Series) -> tuple[Figure, Figure, Figure]:
+    """Shares of all streams' time spent waiting at the server, reading (TTFT less that) and writing.
+
+    Where the server does not tell its queue, that is inside the reading.
+    """
+    total, until_first, queued = (series.pooled(name).sum() for name in ("e2el", "ttft", "queue_s"))
+    if not total:
+        return NOTHING, NOTHING, NOTHING
+    told = len(series.pooled("queue_s")) > 0
+    reading, writing = until_first - queued, total - until_first
+    return (
+        Figure(float(queued / total)) if told else NOTHING,
+        Figure(float(reading / total)),
+        Figure(float(writing / total)),
+    )
 
 
 def _percentiles(values: Array) -> Percentiles | None:
@@ -126,10 +126,6 @@ def _percentiles(values: Array) -> Percentiles | None:
 
 def _chars_per_token(series: Series) -> float:
     return float(series.pooled("chars").sum() / max(series.pooled("output_tokens").sum(), 1))
-
-
-def _scaled(figure: Figure, factor: float) -> Figure:
-    return Figure(*(None if v is None else v * factor for v in (figure.value, figure.low, figure.high)))
 
 
 def _sum_of_rates(series: Series) -> float:

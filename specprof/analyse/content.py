@@ -9,7 +9,7 @@ for equivalence (90% interval inside ±5%), on and off, at every N, and never as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import exp, log
@@ -19,7 +19,7 @@ import numpy as np
 from specprof.analyse import stats
 from specprof.analyse.evidence import Evidence, Series
 from specprof.analyse.results import ContentFigures, CutFigures, Figure
-from specprof.records import Role, Stop
+from specprof.records import Cell, Role, Stop
 
 EQUIVALENCE_MARGIN = 0.05
 
@@ -38,68 +38,89 @@ class Identity:
         return self.tokens_per_step + self.steps_per_s + self.decode_share
 
 
-def identity(series: Series) -> Identity:
-    """Causes of the series' throughput, averaged over blocks. Decode share is N_eff / N: how much of N was writing."""
+def identity(series: Series) -> Identity | None:
+    """Causes of the series' throughput, averaged over blocks; None where nobody was seen to write on.
+
+    Decode share is N_eff / N: how much of N was writing. Of a text that arrives in one piece (a proxy that holds its
+    stream back) nothing tells how long it was written.
+    """
     parts = []
     for frame in series.frames:
         requests = frame.requests
         tokens = float(requests["later_tokens"].sum())
         steps = float((requests["engine_steps"] - 1).sum())
         seconds = float((requests["last"] - requests["first"]).sum())
-        if not (tokens and steps and seconds):
-            continue  # nobody wrote on after a first chunk
-        streams = min(frame.cell.concurrency, len(requests))
-        parts.append([log(tokens / steps), log(steps / seconds), log(frame.throughput * seconds / tokens / streams)])
-    return Identity(*(float(part) for part in np.mean(parts, axis=0)))
+        if tokens and steps and seconds:
+            streams = min(frame.cell.concurrency, len(requests))
+            share = frame.throughput * seconds / tokens / streams
+            parts.append([log(tokens / steps), log(steps / seconds), log(share)])
+    return Identity(*(float(part) for part in np.mean(parts, axis=0))) if parts else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """One content under a protocol, arm and N, as every pair that it is part of needs it.
+
+    Of ln(steps/s): `by_prompt` is the variance that prompts bring to its mean, with degrees of freedom; `by_block` what
+    it is in each block that has an identity.
+    """
+
+    cell: Cell
+    causes: Identity
+    by_prompt: tuple[float, int]
+    by_block: Mapping[int, float]
+
+    @classmethod
+    def of(cls, series: Series) -> _Content | None:
+        """None without an identity."""
+        causes = identity(series)
+        if causes is None:
+            return None
+        blocks = {frame.cell.block: identity(Series((frame,))) for frame in series.frames}
+        by_block = {block: found.steps_per_s for block, found in blocks.items() if found is not None}
+        return cls(series.cell, causes, stats.variance_of_mean(_log_steps_per_s(series)), by_block)
 
 
 def content_effects(evidence: Evidence) -> Iterator[ContentFigures]:
-    """Every pair of contents under the same protocol, arm and N."""
-    for (tag_a, a), (tag_b, b) in _pairs(evidence):
-        causes_a, causes_b = identity(a), identity(b)
-        gap = causes_a.steps_per_s - causes_b.steps_per_s
-        error, degrees = _error_of_gap(a, b)
-        total = causes_a.total - causes_b.total
-        by_tokens = causes_a.tokens_per_step - causes_b.tokens_per_step
-        outcome, reach = stats.equivalent(gap, error, degrees, margin=EQUIVALENCE_MARGIN)
-        yield ContentFigures(
-            tag=tag_a,
-            other_tag=tag_b,
-            protocol=a.cell.protocol,
-            arm=a.cell.arm,
-            concurrency=a.cell.concurrency,
-            throughput_ratio=Figure(exp(total)),
-            tokens_per_step_ratio=Figure(exp(by_tokens)),
-            steps_per_s_ratio=Figure(exp(gap), *(None if v is None else exp(v) for v in (reach.low, reach.high))),
-            decode_share_ratio=Figure(exp(causes_a.decode_share - causes_b.decode_share)),
-            mediated_share=Figure(by_tokens / total if total else None),
-            only_acceptance=outcome,
-        )
-
-
-def _pairs(evidence: Evidence) -> Iterator[tuple[tuple[str, Series], tuple[str, Series]]]:
-    groups: dict[tuple[str, str, int], list[tuple[str, Series]]] = {}
-    for (tag, protocol, arm, concurrency), series in evidence.series_of(Role.FIGURE):
-        if len(series.pooled("tpot")) and len(series.pooled("engine_steps")):
-            groups.setdefault((protocol, arm, concurrency), []).append((tag, series))
+    """Every pair of contents under the same protocol, arm and N that have an identity."""
+    groups: dict[tuple[str, str, int], list[_Content]] = {}
+    for (_, protocol, arm, concurrency), series in evidence.series_of(Role.FIGURE):
+        content = _Content.of(series)
+        if content is not None:
+            groups.setdefault((protocol, arm, concurrency), []).append(content)
     for members in groups.values():
-        yield from combinations(members, 2)
+        for a, b in combinations(members, 2):
+            yield _effect(a, b)
 
 
-def _error_of_gap(a: Series, b: Series) -> tuple[float, float]:
+def _effect(a: _Content, b: _Content) -> ContentFigures:
+    gap = a.causes.steps_per_s - b.causes.steps_per_s
+    error, degrees = _error_of_gap(a, b)
+    total = a.causes.total - b.causes.total
+    by_tokens = a.causes.tokens_per_step - b.causes.tokens_per_step
+    outcome, reach = stats.equivalent(gap, error, degrees, margin=EQUIVALENCE_MARGIN)
+    return ContentFigures(
+        tag=a.cell.tag,
+        other_tag=b.cell.tag,
+        protocol=a.cell.protocol,
+        arm=a.cell.arm,
+        concurrency=a.cell.concurrency,
+        throughput_ratio=Figure(exp(total)),
+        tokens_per_step_ratio=Figure(exp(by_tokens)),
+        steps_per_s_ratio=Figure(exp(gap), *(None if v is None else exp(v) for v in (reach.low, reach.high))),
+        decode_share_ratio=Figure(exp(a.causes.decode_share - b.causes.decode_share)),
+        mediated_share=Figure(by_tokens / total if total else None),
+        only_acceptance=outcome,
+    )
+
+
+def _error_of_gap(a: _Content, b: _Content) -> tuple[float, float]:
     """Standard error and degrees of freedom of the difference of mean ln(steps/s): prompts of each, and launches.
 
     The two contents share their launches, so a launch enters as the block's difference.
     """
-    parts = [stats.variance_of_mean(_log_steps_per_s(series)) for series in (a, b)]
-    shared = {f.cell.block: f for f in a.frames}
-    gaps = [
-        identity(Series((shared[f.cell.block],))).steps_per_s - identity(Series((f,))).steps_per_s
-        for f in b.frames
-        if f.cell.block in shared
-    ]
-    parts.append(stats.variance_of_mean(np.array(gaps)))
-    return stats.pooled_error(parts)
+    gaps = [a.by_block[block] - b.by_block[block] for block in b.by_block if block in a.by_block]
+    return stats.pooled_error([a.by_prompt, b.by_prompt, stats.variance_of_mean(np.array(gaps))])
 
 
 def _log_steps_per_s(series: Series) -> stats.Array:

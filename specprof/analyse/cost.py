@@ -62,12 +62,7 @@ def cost_per_million(cost_per_hour: float, throughput_tok_s: Figure) -> Figure:
 
 def break_even_throughput(cost_per_hour: float, rival_cost_per_hour: float, rival_tok_s: Figure) -> Figure:
     """Effective tok/s at which an option costs per token what its rival does."""
-    return scaled(rival_tok_s, cost_per_hour, rival_cost_per_hour)
-
-
-def scaled(figure: Figure, factor: float, divisor: float = 1.0) -> Figure:
-    """A figure times a positive factor, over a positive divisor."""
-    return Figure(*(None if v is None else v * factor / divisor for v in (figure.value, figure.low, figure.high)))
+    return rival_tok_s.scaled(cost_per_hour, rival_cost_per_hour)
 
 
 def ratio(over: Figure, under: Figure) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,13 +15,11 @@ from specprof.analyse import comparisons, ordering, sampled, stats
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.machine import slower_clocks
 from specprof.analyse.prompts import Prompts
-from specprof.analyse.results import CellFigures, Figure
+from specprof.analyse.results import NOTHING, CellFigures, Figure
 from specprof.analyse.stats import Array
 from specprof.analyse.steady import Steps, full_load_seconds, relative_noise, step_time_by_load
 from specprof.columns import CellData
 from specprof.records import Cell, Role
-
-NOTHING = Figure(None)
 
 
 @dataclass(frozen=True)
@@ -142,9 +140,17 @@ def contrast(terms: Sequence[tuple[Series | None, int]], confidence: float = sta
     known = [(series, weight) for series, weight in terms if series is not None]
     if len(known) < len(terms):
         return NOTHING
-    if all(a[0] is b[0] for a, b in zip(known[::2], known[1::2], strict=False)):
-        return Figure(1.0, 1.0, 1.0) if len(known) > 1 else _interval(known, confidence)  # a cell against itself
+    if _cancels(known):
+        return Figure(1.0, 1.0, 1.0)
     return _interval(known, confidence)
+
+
+def _cancels(terms: Sequence[tuple[Series, int]]) -> bool:
+    """Whether each cell is set against itself, as at N = 1 the gain of batching is: then no chance is involved."""
+    weights: Counter[int] = Counter()
+    for series, weight in terms:
+        weights[id(series)] += weight
+    return not any(weights.values())
 
 
 def _interval(terms: Sequence[tuple[Series, int]], confidence: float) -> Figure:

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from specprof.analyse.results import CellFigures, GateFinding, Severity
-from specprof.analyse.thresholds import SUSPICIOUS_SURVIVAL
+from specprof.analyse.thresholds import SUSPICIOUS_SURVIVAL, TOO_GOOD
 from specprof.store.explained import Explanation
 
-TOO_GOOD, EXPLAINED = "too good", "too good, explained"
 GATE = 12
+EXPLAINED = f"{TOO_GOOD}, explained"
 
 
 def asks_for_explanation(cell: CellFigures) -> str | None:
@@ -35,14 +35,14 @@ def asks_for_explanation(cell: CellFigures) -> str | None:
 
 def with_explanations(cell: CellFigures, explanations: Sequence[Explanation]) -> CellFigures:
     """The cell with what was said about it: gate 12 is then a caution that holds the explanation."""
-    own = [said for said in explanations if said.cell == (cell.tag, cell.protocol, cell.arm, cell.concurrency)]
+    own = [said for said in explanations if said.cell == _place(cell)]
     evidence = asks_for_explanation(cell)
     if not own or evidence is None:
         return cell
     others = tuple(gate for gate in cell.gates if (gate.gate, gate.name) != (GATE, TOO_GOOD))
     finding = GateFinding(
-        12,
-        "too good, explained",
+        GATE,
+        EXPLAINED,
         Severity.CAUTION,
         f"{evidence}; {'; '.join(map(_quoted, own))}",
         "Judge the explanation for yourself: the draft is right more often than on natural text.",
@@ -52,14 +52,15 @@ def with_explanations(cell: CellFigures, explanations: Sequence[Explanation]) ->
 
 def unneeded(cells: Sequence[CellFigures], explanations: Sequence[Explanation]) -> Iterator[str]:
     """A note for every explanation of what gate 12 does not ask about, so that none is lost without a word."""
-    asked = {
-        (cell.tag, cell.protocol, cell.arm, cell.concurrency)
-        for cell in cells
-        if asks_for_explanation(cell) is not None
-    }
+    asked = {_place(cell) for cell in cells if asks_for_explanation(cell) is not None}
     for said in explanations:
         if said.cell not in asked:
             yield f"An explanation of {'/'.join(map(str, said.cell))} by {said.author} has nothing to explain."
+
+
+def _place(cell: CellFigures) -> tuple[str, str, str, int]:
+    """The cell as an explanation names it (`Explanation.cell`)."""
+    return cell.tag, cell.protocol, cell.arm, cell.concurrency
 
 
 def _quoted(said: Explanation) -> str:

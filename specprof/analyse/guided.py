@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from itertools import product
+from math import log
 
 import numpy as np
 
 from specprof.analyse import stats
-from specprof.analyse.evidence import NOTHING, Evidence, Key, Series, contrast, key_of
+from specprof.analyse.evidence import Evidence, Key, Series, contrast, key_of
+from specprof.analyse.gates.found import each_once
+from specprof.analyse.pairs import Pair, count_gap
 from specprof.analyse.quality import QualityFigures
-from specprof.analyse.results import CellFigures, Figure, GateFinding
-from specprof.analyse.stats import Array
+from specprof.analyse.results import NOTHING, CellFigures, Figure, GateFinding
 from specprof.records import Cell
 
 
@@ -65,17 +67,18 @@ def guided_effects(
 ) -> Iterator[GuidedFigures]:
     """Every guided cell beside the cell that is like it but free, in the order shown."""
     pairs = _Pairs(evidence, shown, quality)
-    for cell in shown:
-        if evidence.series[key_of(cell)].cell.guided:
-            for free in shown:
-                if _differ_by_guidance(evidence.series[key_of(cell)].cell, evidence.series[key_of(free)].cell):
-                    yield pairs.figures(key_of(cell), key_of(free))
+    cells = [(key, evidence.series[key].cell) for key in map(key_of, shown)]
+    for (guided, cell), (free, other) in product(cells, repeat=2):
+        if _differ_by_guidance(cell, other):
+            yield pairs.figures(guided, free)
 
 
 def _differ_by_guidance(guided: Cell, free: Cell) -> bool:
+    if free.guided or not guided.guided:
+        return False
     same = ("tag", "arm", "concurrency", "stop", "max_tokens", "mask_eos", "sampling", "chat")
     alike = all(getattr(guided, name) == getattr(free, name) for name in same)
-    return alike and not free.guided and set(guided.prompt_ids) == set(free.prompt_ids)
+    return alike and set(guided.prompt_ids) == set(free.prompt_ids)
 
 
 class _Pairs:
@@ -91,10 +94,9 @@ class _Pairs:
         """One pair."""
         of_guided, of_free = self._shown[guided], self._shown[free]
         behind = [guided, free]
-        gains: tuple[Figure | None, Figure | None, Figure | None] = (None, None, None)
-        if guided[2] != self._off_arm:
+        speculates = guided[2] != self._off_arm
+        if speculates:
             behind += [key for key in map(self._without, behind) if key in self._shown]
-            gains = self._gain(guided), self._gain(free), self._throughputs(guided, free, speculation=True)
         series = self._series[guided], self._series[free]
         drafted = of_guided.acceptance_length is not None and of_free.acceptance_length is not None
         return GuidedFigures(
@@ -118,10 +120,10 @@ class _Pairs:
             throughput_ratio=self._throughputs(guided, free, speculation=False),
             good_request_share_free=self._good.get(free, NOTHING),
             good_request_share_guided=self._good.get(guided, NOTHING),
-            speculation_gain_free=gains[1],
-            speculation_gain_guided=gains[0],
-            speculation_gain_ratio=gains[2],
-            gates=tuple({(g.gate, g.name): g for g in (*of_guided.gates, *of_free.gates)}.values()),
+            speculation_gain_free=self._gain(free) if speculates else None,
+            speculation_gain_guided=self._gain(guided) if speculates else None,
+            speculation_gain_ratio=self._throughputs(guided, free, speculation=True) if speculates else None,
+            gates=each_once((*of_guided.gates, *of_free.gates)),
             valid=all(self._shown[key].valid for key in behind),
         )
 
@@ -183,28 +185,8 @@ def _log_speeds(series: Series) -> dict[int, dict[str, float]]:
 
 
 def acceptance_ratio(guided: Series, free: Series) -> Figure:
-    """Token-weighted acceptance length guided / free over the prompts that drafted in both.
-
-    The interval is the delta method's on the difference of two ln τ, each prompt one cluster in both (METHOD 5).
-    """
-    columns = [(series.by_prompt("num_accepted"), series.by_prompt("num_steps")) for series in (guided, free)]
-    names = [name for name in columns[0][1] if all(steps.get(name) for _, steps in columns)]
-    if not names:
-        return NOTHING
-    lengths, pulls = [], []
-    for accepted, steps in columns:
-        length, pull = _ln_length(np.array([accepted[n] for n in names]), np.array([steps[n] for n in names]))
-        lengths.append(length)
-        pulls.append(pull)
-    estimate, num_prompts = lengths[0] - lengths[1], len(names)
-    if num_prompts < 2:
-        return stats.point(float(np.exp(estimate)))
-    spread = float(np.sum((pulls[0] - pulls[1]) ** 2))
-    return stats.around_log(estimate, sqrt(num_prompts / (num_prompts - 1) * spread), num_prompts - 1)
-
-
-def _ln_length(accepted: Array, steps: Array) -> tuple[float, Array]:
-    """ln τ of pooled prompts, and how much each of them pulls at it."""
-    total = float(steps.sum())
-    slope = float(accepted.sum()) / total
-    return log(1 + slope), (accepted - slope * steps) / (total * (1 + slope))
+    """Token-weighted acceptance length guided / free over the prompts that drafted in both."""
+    steps = [series.by_prompt("num_steps") for series in (guided, free)]
+    names = tuple(name for name in steps[0] if steps[0][name] and steps[1].get(name))
+    gap = count_gap(Pair(free, guided, names), "num_accepted", "num_steps", offset=1.0)
+    return NOTHING if gap is None else gap.ratio

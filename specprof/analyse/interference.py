@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from specprof.analyse import gates, stats
-from specprof.analyse.evidence import NOTHING, Evidence
+from specprof.analyse.evidence import Evidence
 from specprof.analyse.frames import NS, CellFrame
-from specprof.analyse.gates.found import caution, invalid
-from specprof.analyse.results import Figure, GateFinding, Severity
+from specprof.analyse.gates.found import LaunchFindings, caution, each_once, invalid, on_launch
+from specprof.analyse.results import NOTHING, Figure, GateFinding, Severity
 from specprof.analyse.stats import Array
 from specprof.analyse.thresholds import ADMISSION_STEPS
 from specprof.columns import REQUEST_SCHEMA
@@ -133,7 +133,7 @@ _QUANTITIES: Mapping[str, _Quantity] = {
 def interference(
     evidence: Evidence,
     limits: Mapping[int, gates.Limits] | None = None,
-    of_launch: Sequence[Mapping[int, GateFinding]] = (),
+    of_launch: LaunchFindings = (),
 ) -> list[InterferenceFigures]:
     """Every interference cell of a study: arm off first, whole before chunked.
 
@@ -294,18 +294,16 @@ def _findings(
     frames: Sequence[CellFrame],
     found: _Found,
     limits: Mapping[int, gates.Limits],
-    of_launch: Sequence[Mapping[int, GateFinding]],
+    of_launch: LaunchFindings,
 ) -> tuple[GateFinding, ...]:
     """The gates of all blocks, each once."""
-    told: dict[tuple[int, str], GateFinding] = {}
+    told: list[GateFinding] = []
     for frame in frames:
-        at_most = limits.get(frame.data.launch, gates.UNLIMITED)
-        met = found.get(frame.cell.block)
-        launched = (by_launch[frame.data.launch] for by_launch in of_launch if frame.data.launch in by_launch)
-        own = (*gates.interference_gates(frame, _only_decoders(frame), at_most), *_of_encounter(frame, met))
-        for gate in (*own, *launched):
-            told.setdefault((gate.gate, gate.name), gate)
-    return tuple(told.values())
+        launch = frame.data.launch
+        told += gates.interference_gates(frame, _only_decoders(frame), limits.get(launch, gates.UNLIMITED))
+        told += _of_encounter(frame, found.get(frame.cell.block))
+        told += on_launch(launch, of_launch)
+    return each_once(told)
 
 
 def _only_decoders(frame: CellFrame) -> CellFrame:

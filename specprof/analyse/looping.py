@@ -10,10 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from specprof.analyse import stats
-from specprof.analyse.evidence import NOTHING, Evidence, Key, Series
+from specprof.analyse.evidence import Evidence, Key, Series
 from specprof.analyse.frames import CellFrame, Mask
 from specprof.analyse.prompts import Prompts
-from specprof.analyse.results import Figure, Loops
+from specprof.analyse.results import NOTHING, Figure, Loops
 from specprof.ragged import Indices
 from specprof.records import Role, Stop
 

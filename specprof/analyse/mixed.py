@@ -18,7 +18,7 @@ interval of an equivalence test.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import exp, log
 
@@ -26,16 +26,16 @@ import numpy as np
 
 from specprof.analyse import comparisons, gates, stats
 from specprof.analyse.content import EQUIVALENCE_MARGIN
-from specprof.analyse.evidence import NOTHING, Evidence, Key, Series
+from specprof.analyse.evidence import Evidence, Key, Series
 from specprof.analyse.frames import NS, CellFrame
-from specprof.analyse.results import CellFigures, Figure, GateFinding, MixFigures, MixVerdict, Severity
+from specprof.analyse.gates.found import LaunchFindings, each_once, on_launch
+from specprof.analyse.results import NOTHING, CellFigures, Figure, GateFinding, MixFigures, MixVerdict, Severity
 from specprof.analyse.stats import Array
 from specprof.records import Cell, Role, arm_in_words
 
 MIN_STEPS = 8  # of a request at full load: a speed made of fewer is noise
 NUM_STRETCHES = 8  # of a cell, whose scatter says how steady its pace was
 
-LaunchFindings = Sequence[Mapping[int, GateFinding]]  # by launch number: what is true of every cell of a launch
 ByBlock = Mapping[int, Mapping[str, float]]  # block → prompt id → ln of a quantity
 
 
@@ -141,8 +141,10 @@ class _Mixes:
     def _alone(self, key: Key, tag: str) -> Key | None:
         """The content by itself: same arm and N, under a protocol with the same stop rule, length and sampling."""
         mixed = self._evidence.series.get(key)
-        candidates = self._evidence.series_of(Role.FIGURE) if mixed is not None else ()
-        return next((k for k, s in candidates if k[0] == tag and mixed and _same_task(s.cell, mixed.cell)), None)
+        if mixed is None:
+            return None
+        own = ((k, s.cell) for k, s in self._evidence.series_of(Role.FIGURE) if k[0] == tag)
+        return next((k for k, cell in own if _same_task(cell, mixed.cell)), None)
 
     def _pair(self, key: Key, tag: str) -> Terms:
         """The content in the mix over the content alone; empty where one of them was not measured."""
@@ -170,8 +172,8 @@ class _Mixes:
         for frame in (*self._evidence.series[key].frames, *self._evidence.failed(key)):
             at_most = self._limits.get(frame.data.launch, gates.UNLIMITED)
             found += [*gates.mixed_gates(frame, at_most), *comparisons.changed_output(frame, off.frames if off else ())]
-            found += [by_launch[frame.data.launch] for by_launch in self._of_launch if frame.data.launch in by_launch]
-        return tuple({(gate.gate, gate.name): gate for gate in reversed(found)}.values())[::-1]
+            found += on_launch(frame.data.launch, self._of_launch)
+        return each_once(found)
 
     def _is_valid(self, key: Key) -> bool:
         """Whether no gate forbids the mix, nor any of its contents alone: a looping text speaks for no content."""

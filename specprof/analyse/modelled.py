@@ -19,6 +19,7 @@ from specprof.analyse.results import Figure, GainFigures, StudyFigures
 from specprof.analyse.steptime import (
     AcceptanceModel,
     Experts,
+    OutsideFit,
     StepTimeModel,
     fit_acceptance,
     fit_acceptance_to_lengths,
@@ -166,7 +167,7 @@ class _Fit:
                 return self.step_time.throughput_tok_s(concurrency)
             drafted, per_step = self._per_step(tag, drafter, asked)
             return self.step_time.throughput_tok_s(concurrency, per_step, drafted, drafter)
-        except ValueError:
+        except OutsideFit:
             return None
 
     def _per_step(self, tag: str, drafter: str, asked: int) -> tuple[float, float]:
@@ -178,7 +179,7 @@ class _Fit:
             return _mean(one.draft_tokens for one in counted), _mean(one.tokens_per_step for one in counted)
         found = self.acceptance.get((tag, drafter))
         if found is None:
-            raise ValueError(f"nothing is known of how {drafter} guesses {tag}")
+            raise OutsideFit(f"nothing is known of how {drafter} guesses {tag}")
         per_step = tokens_per_engine_step(found.model.length(asked), found.draft_share, self._length(tag))
         return found.draft_share * asked, per_step
 
@@ -288,11 +289,11 @@ def _crossover(tag: str, protocol: str, arm: str, curve: Sequence[_Gain]) -> Cro
 
 def _best(seen: Sequence[Seen], fit: _Fit | None, error: float | None) -> Iterator[BestDraft]:
     """K* of every drafter at every content and N where off was measured too."""
-    drafters = dict.fromkeys((one.cell.tag, one.drafter) for one in seen if not one.is_off)
+    drafted = dict.fromkeys((one.cell.tag, one.drafter) for one in seen if not one.is_off)
     for off in seen:
         if not off.is_off:
             continue
-        for tag, drafter in drafters:
+        for tag, drafter in drafted:
             if tag == off.cell.tag:
                 own = [one for one in seen if (one.cell.tag, one.drafter) == (tag, drafter)]
                 yield max(_candidates(off, own, fit, error), key=lambda one: one.throughput.value or 0.0)

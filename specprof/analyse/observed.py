@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from specprof.analyse.results import CellFigures
 from specprof.analyse.steptime import Observation
 from specprof.records import arm_in_words
+from specprof.study.drafters import drafter_of
 
 OFF = arm_in_words(None)
 QUEUEING_GATE = 1  # requests that waited are not concurrency: such a cell's N is another
@@ -71,8 +71,8 @@ def drafters(arms: Iterable[str], flags: Mapping[str, Mapping[str, Any] | None])
     first: dict[str, str] = {}
     named = {}
     for arm in arms:
-        others = {key: value for key, value in (flags.get(arm) or {}).items() if key != "num_speculative_tokens"}
-        same = json.dumps(others, sort_keys=True) if flags.get(arm) else arm
+        config = flags.get(arm)
+        same = drafter_of(config) if config else arm
         named[arm] = first.setdefault(same, arm)
     return named
 

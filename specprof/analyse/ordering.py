@@ -8,7 +8,7 @@ what the order did shows by itself between blocks, which draw new ones, and is w
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from specprof.analyse.stats import Array, variance_of_mean
 ORDERS = 200
 MANY_WAVES = 50  # beyond this many prompts a stream, the tail no longer matters and the sum of latencies is the wall
 MANY_PROMPTS = 200  # beyond this many, leaving one out moves only the mean
-AT_A_TIME = 20  # prompts replaced in one go: more would not fit a core's cache
+AT_A_TIME = 2**17  # instants of streams reckoned with in one go: more would not fit a core's cache
 
 Orders = NDArray[np.intp]
 
@@ -44,9 +44,9 @@ class Loop:
 
     def log_throughputs(self, names: Sequence[str], orders: Orders) -> Array:
         """ln X of the loop over these prompts in each order. Shape (len(orders),)."""
-        seconds, log_tokens = (np.array([of[name] for name in names]) for of in (self.seconds, self.log_tokens))
-        tokens = np.exp(log_tokens)[orders].sum(axis=1)
-        return np.asarray(np.log(tokens) - np.log(walls(seconds, self.concurrency, orders, self.pace)))
+        seconds, tokens = self._of(names)
+        wall = walls(seconds, self.concurrency, orders, self.pace)
+        return np.asarray(np.log(tokens[orders].sum(axis=1)) - np.log(wall))
 
     def replaced(self, names: tuple[str, ...]) -> Array:
         """ln X with each of these prompts in turn replaced by another of them, in many orders. Shape (names, ORDERS).
@@ -54,15 +54,26 @@ class Loop:
         A study asks this of a loop once for every ratio that it is part of; it is answered once.
         """
         if names not in self._replaced:
-            self._replaced[names] = np.concatenate(
-                [self.log_throughputs(names, orders).reshape(-1, ORDERS) for orders in _with_one_replaced(len(names))]
-            )
+            orders = random_orders(len(names))
+            others = _others(orders)
+            seconds, tokens = self._of(names)
+            wall = walls_with_one_replaced(seconds[orders], seconds[others], self.concurrency, self.pace)
+            written = tokens[orders]
+            total = written.sum(axis=1, keepdims=True) - written + tokens[others]
+            found = np.empty((len(names), ORDERS))
+            found[orders, np.arange(ORDERS)[:, None]] = np.log(total) - np.log(wall)
+            self._replaced[names] = found
         return self._replaced[names]
 
+    def _of(self, names: Sequence[str]) -> tuple[Array, Array]:
+        """Seconds and output tokens of these prompts."""
+        seconds, log_tokens = (np.array([of[name] for name in names]) for of in (self.seconds, self.log_tokens))
+        return seconds, np.exp(log_tokens)
 
-def random_orders(count: int, seed: int = 0) -> Orders:
-    """`ORDERS` permutations of `count` prompts. Shape (ORDERS, count)."""
-    rng = np.random.default_rng(seed)
+
+def random_orders(count: int) -> Orders:
+    """`ORDERS` permutations of `count` prompts, always the same. Shape (ORDERS, count)."""
+    rng = np.random.default_rng(0)
     return rng.permuted(np.tile(np.arange(count), (ORDERS, 1)), axis=1)
 
 
@@ -72,20 +83,67 @@ def walls(seconds: Array, concurrency: int, orders: Orders, pace: Array | None =
     `seconds`: one per prompt, with all streams writing. When prompts run out the batch thins and goes on at `pace`.
     """
     taken = seconds[orders]
-    if concurrency == 1 or taken.shape[1] > MANY_WAVES * concurrency:
+    if _is_long(taken, concurrency):
         return np.asarray(taken.sum(axis=1) / concurrency)
-    free_at = np.zeros((len(taken), concurrency))
     begun = min(taken.shape[1], concurrency)
-    free_at[:, :begun] = taken[:, :begun]
-    streams = free_at.ravel()
-    first = np.arange(len(taken)) * concurrency
-    for column in taken[:, begun:].T:
-        streams[first + free_at.argmin(axis=1)] += column
-    ends = np.sort(free_at, axis=1)
+    free_at = np.zeros((concurrency, len(taken)))
+    free_at[concurrency - begun :] = np.sort(taken[:, :begun], axis=1).T
+    for next_up in taken[:, begun:].T:
+        _begin(free_at, next_up)
+    return _wall(free_at, pace)
+
+
+def walls_with_one_replaced(taken: Array, instead: Array, concurrency: int, pace: Array | None = None) -> Array:
+    """The walls of orders in which the prompt in one place is another. Shape (orders, places), as both arguments have.
+
+    `taken`: seconds of the prompt in each place of each order; `instead`: of the one that stands there in its stead.
+    """
+    if _is_long(taken, concurrency):
+        return np.asarray((taken.sum(axis=1, keepdims=True) - taken + instead) / concurrency)
+    num_parts = min(-(-taken.size * concurrency // AT_A_TIME), len(taken))
+    parts = zip(np.array_split(taken, num_parts), np.array_split(instead, num_parts), strict=True)
+    return np.concatenate([_branched_walls(*part, concurrency, pace) for part in parts])
+
+
+def _branched_walls(taken: Array, instead: Array, concurrency: int, pace: Array | None) -> Array:
+    """The same of some orders. Up to its place each loop is that of the order itself, and it branches off there."""
+    num_orders, num_places = taken.shape
+    begun = min(num_places, concurrency)
+    first = np.repeat(taken[None, :, :begun], begun + 1, axis=0)
+    first[np.arange(begun) + 1, :, np.arange(begun)] = instead[:, :begun].T
+    free_at = np.zeros((concurrency, num_places + 1, num_orders))  # of the order itself, and of a branch for each place
+    free_at[concurrency - begun :, : begun + 1] = np.sort(first, axis=2).transpose(2, 0, 1)
+    for place in range(begun, num_places):
+        loops = free_at[:, : place + 2]
+        loops[:, -1] = loops[:, 0]
+        next_up = np.repeat(taken[None, :, place], place + 2, axis=0)
+        next_up[-1] = instead[:, place]
+        _begin(loops, next_up)
+    return _wall(free_at[:, 1:], pace).T
+
+
+def _is_long(taken: Array, concurrency: int) -> bool:
+    """Whether the sum of all latencies is the wall: one stream, or so many waves that the tail does not matter."""
+    return concurrency == 1 or taken.shape[1] > MANY_WAVES * concurrency
+
+
+def _begin(free_at: Array, seconds: Array) -> None:
+    """Give the next prompt of each loop to its stream that is free first.
+
+    `free_at`: when the streams of each loop are free, in rising order along the first axis, and in rising order again.
+    """
+    done = free_at[0] + seconds
+    passed = np.minimum(free_at[1:], done)
+    np.maximum(free_at[:-1], passed, out=free_at[:-1])
+    np.maximum(free_at[-1], done, out=free_at[-1])
+
+
+def _wall(ends: Array, pace: Array | None) -> Array:
+    """When the last stream ends, if the others' leaving speeds it up by `pace`. `ends`: rising along the first axis."""
     if pace is None:
-        return np.asarray(ends[:, -1])
+        return np.asarray(ends[-1])
     thinning = pace[-2::-1]  # with N-1, N-2, … 1 streams left
-    return np.asarray(ends[:, 0] + (np.diff(ends, axis=1) * thinning).sum(axis=1))
+    return np.asarray(ends[0] + np.tensordot(thinning, np.diff(ends, axis=0), axes=1))
 
 
 def prompt_variance(terms: Sequence[tuple[Loop, int]]) -> tuple[float, int]:
@@ -106,14 +164,10 @@ def prompt_variance(terms: Sequence[tuple[Loop, int]]) -> tuple[float, int]:
     return _between_rows(replaced) * (n - 1), n - 1
 
 
-def _with_one_replaced(count: int) -> Iterator[Orders]:
-    """Random orders of `count` prompts, and for each prompt the same ones with another in its place; some at a time."""
-    orders = random_orders(count)
-    rng = np.random.default_rng(1)
-    others = rng.integers(1, count, len(orders))[:, None]  # how far along the list the prompt lies that takes its place
-    for some in np.array_split(np.arange(count), -(-count // AT_A_TIME)):
-        one = some[:, None, None]
-        yield np.where(orders == one, (one + others) % count, orders).reshape(-1, count)
+def _others(orders: Orders) -> Orders:
+    """For each place of each order the prompt that stands there in another's stead: so far along the list from it."""
+    count = orders.shape[1]
+    return np.asarray((orders + np.random.default_rng(1).integers(1, count, len(orders))[:, None]) % count)
 
 
 def _between_rows(table: Array) -> float:

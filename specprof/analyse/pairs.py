@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats as distributions
 
-from specprof.analyse import ordering, stats
+from specprof.analyse import distributions, ordering, stats
 from specprof.analyse.evidence import Series, closed_loop, step_noise
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import Figure
@@ -65,7 +64,7 @@ class Gap:
             return 1.0
         if self.error == 0:
             return 0.0 if distance < 0 else 1.0
-        return float(distributions.t.cdf(distance / self.error, self.degrees))
+        return distributions.t_cdf(distance / self.error, self.degrees)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,9 @@ from math import ceil, log, sqrt
 from typing import Any
 
 import numpy as np
-from scipy import stats as distributions
-from scipy.optimize import least_squares
 
-from specprof.analyse.evidence import Evidence, Series, contrast
+from specprof.analyse import distributions
+from specprof.analyse.evidence import Evidence, Series, contrast, key_of
 from specprof.analyse.results import CellFigures, Figure
 from specprof.analyse.stats import CONFIDENCE, Array
 from specprof.analyse.steady import relative_noise, step_means
@@ -113,7 +112,7 @@ def pipeline_figures(
 
     `shown`: the cells whose gates say which figures are fit. A rehearsal is no pipeline and has none.
     """
-    valid = {(cell.tag, cell.protocol, cell.arm, cell.concurrency): cell.valid for cell in shown}
+    valid = {key_of(cell): cell.valid for cell in shown}
     by_place: dict[Place, dict[int, Series]] = defaultdict(dict)
     for (tag, protocol, arm, concurrency), series in evidence.series_of(Role.FIGURE):
         by_place[tag, protocol, arm][concurrency] = series
@@ -167,15 +166,16 @@ def _layer_counts(text: object) -> tuple[int, ...] | None:
 
 
 def _figures(place: Place, by_load: Mapping[int, Series], stages: Stages, valid: Mapping[int, bool]) -> PipelineFigures:
-    cell = by_load[1].cell
+    (tag, protocol, arm), cell = place, by_load[1].cell
     profile = None
     if cell.speculative_config is None and cell.stop is Stop.FORCED:
         profile = fit_rounds(rounds(by_load, stages), stages)
     return PipelineFigures(
-        *place[:2],
+        tag=tag,
+        protocol=protocol,
         stop=cell.stop.value,
         length=cell.max_tokens,
-        arm=place[2],
+        arm=arm,
         method=arm_in_words(cell.speculative_config),
         stages=stages.count,
         slowest_share=stages.slowest,
@@ -321,12 +321,14 @@ def _allowed(fits: Sequence[Fit], measured: Sequence[Round]) -> list[Fit]:
     ranked = sorted(fits, key=lambda fit: fit.misfit)
     degrees = len(measured) - 3
     scatter = max(1.0, ranked[0].misfit / degrees) if degrees > 0 else 1.0
-    reach = float(distributions.chi2.ppf(CONFIDENCE, 1)) * scatter
+    reach = distributions.chi2_ppf(CONFIDENCE, 1) * scatter
     return [fit for fit in ranked if fit.misfit <= ranked[0].misfit + reach]
 
 
 def _fit(hand_over_s: float, measured: Sequence[Round], stages: Stages) -> Fit:
     """The best a, d >= 0 at one hand-over."""
+    from scipy.optimize import least_squares  # takes long to load, and only pipelines need it
+
     streams = np.array([seen.concurrency for seen in measured], dtype=np.float64)
     batches = np.array([stages.batches(seen.concurrency) for seen in measured], dtype=np.float64)
     largest = np.array([ceil(n / m) for n, m in zip(streams, batches, strict=True)], dtype=np.float64)

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 import numpy as np
-from scipy import stats as distributions
 
-from specprof.analyse import stats
+from specprof.analyse import distributions, stats
 from specprof.analyse.evidence import Evidence, key_of
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.results import CellFigures, Figure, GateFinding
@@ -142,7 +141,7 @@ def good_share(good: Array, whole: Array) -> Figure:
     if total <= 0:
         return Figure(None)
     share, number = float(good.sum()) / total, total**2 / float((whole**2).sum())
-    z = float(distributions.norm.ppf(0.5 + stats.CONFIDENCE / 2))
+    z = distributions.norm_ppf(0.5 + stats.CONFIDENCE / 2)
     centre, stretch = share + z**2 / (2 * number), 1 + z**2 / number
     reach = z * sqrt(share * (1 - share) / number + z**2 / (4 * number**2))
     return Figure(share, max(0.0, (centre - reach) / stretch), min(1.0, (centre + reach) / stretch))

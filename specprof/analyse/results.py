@@ -39,6 +39,13 @@ class Figure:
             return None
         return (self.high - self.low) / 2 / abs(self.value)
 
+    def scaled(self, factor: float, divisor: float = 1.0) -> Figure:
+        """Value and interval times a positive factor, over a positive divisor."""
+        return Figure(*(None if v is None else v * factor / divisor for v in (self.value, self.low, self.high)))
+
+
+NOTHING = Figure(None)
+
 
 class Severity(StrEnum):
     """`invalid`: the cell is shown but never a headline. `caution`: read the evidence first."""
@@ -138,7 +145,7 @@ class CellFigures:
     prefill_speed_tok_s: Figure
     effective_concurrency: Figure
     predicted_throughput_tok_s: Figure
-    prediction_error: Figure  # predicted / measured - 1
+    prediction_error: Figure  # predicted / measured wall - 1
     sum_of_rates_tok_s: Figure
     loops: Loops | None
     gates: tuple[GateFinding, ...]
@@ -179,7 +186,7 @@ class GainFigures:
 
 @dataclass(frozen=True, slots=True)
 class PrefillFigures:
-    """Reading speed in one shape: `one long prompt` alone, or `N short prompts` at once."""
+    """Reading speed, tok/s, in one `shape`: "one long prompt alone", or "short prompts at once"."""
 
     tag: str
     arm: str

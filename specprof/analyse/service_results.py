@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specprof.analyse.results import Figure, GateFinding, Percentiles
-
-_UNKNOWN = Figure(None)
+from specprof.analyse.results import NOTHING, Figure, GateFinding, Percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +136,7 @@ class GoodputGain:
     ratio: Figure
     outcome: str  # "raises", "lowers", "undecided"
     needs: str  # what would decide it, where undecided
-    difference_per_s: Figure = _UNKNOWN  # on - off, its ends from the same intervals as those of the ratio
+    difference_per_s: Figure = NOTHING  # on - off, its ends from the same intervals as those of the ratio
 
 
 @dataclass(frozen=True, slots=True)

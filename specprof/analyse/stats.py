@@ -11,8 +11,8 @@ from math import exp, isfinite, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats as distributions
 
+from specprof.analyse import distributions
 from specprof.analyse.results import Figure
 
 Array = NDArray[np.float64]
@@ -27,7 +27,7 @@ def point(value: float | None) -> Figure:
 
 def t_quantile(degrees: float, confidence: float = CONFIDENCE) -> float:
     """Two-sided Student t quantile: half-width in standard errors."""
-    return float(distributions.t.ppf(0.5 + confidence / 2, degrees))
+    return distributions.t_ppf(0.5 + confidence / 2, degrees)
 
 
 def around_log(estimate: float, standard_error: float, degrees: float, confidence: float = CONFIDENCE) -> Figure:
@@ -65,14 +65,8 @@ def log_mean(values: Array) -> Figure:
 
 
 def median(values: Array) -> Figure:
-    """Median with the distribution-free interval of its order statistics; no interval under six values."""
-    if len(values) == 0:
-        return Figure(None)
-    ordered, n = np.sort(values), len(values)
-    rank = int(distributions.binom.ppf((1 - CONFIDENCE) / 2, n, 0.5))
-    if n < 6 or rank < 1:
-        return Figure(float(np.median(ordered)))
-    return Figure(float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[n - rank]))
+    """Median with the distribution-free interval of its order statistics, which takes six values at least."""
+    return percentile(values, 0.50)
 
 
 def percentile(values: Array, share: float) -> Figure:
@@ -85,8 +79,8 @@ def percentile_of_sorted(ordered: Array, share: float) -> Figure:
     n = len(ordered)
     if n == 0:
         return Figure(None)
-    low = int(distributions.binom.ppf((1 - CONFIDENCE) / 2, n, share))
-    high = int(distributions.binom.ppf(1 - (1 - CONFIDENCE) / 2, n, share)) + 1
+    low = distributions.binom_ppf((1 - CONFIDENCE) / 2, n, share)
+    high = distributions.binom_ppf(1 - (1 - CONFIDENCE) / 2, n, share) + 1
     value = float(np.quantile(ordered, share))
     if low < 1 or high > n:
         return Figure(value)
@@ -127,7 +121,10 @@ def pooled_error(parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
 
 
 def equivalent(estimate: float, standard_error: float, degrees: float, *, margin: float) -> tuple[str, Figure]:
-    """TOST: is a log difference inside ±ln(1 + margin)? `pass`, `fail` (90% interval wholly outside) or `undecided`."""
+    """TOST: is a log difference inside ±ln(1 + margin)? `pass`, `fail` (90% interval wholly outside) or `undecided`.
+
+    And that 90% interval around the estimate, both still logarithms.
+    """
     reach = t_quantile(degrees, 0.90) * standard_error
     low, high, bound = estimate - reach, estimate + reach, log(1 + margin)
     inside, outside = -bound < low and high < bound, high < -bound or low > bound

@@ -13,10 +13,10 @@ from math import log
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats as distributions
 
+from specprof.analyse import distributions
 from specprof.analyse.frames import NS, CellFrame
-from specprof.analyse.stats import Array, t_quantile
+from specprof.analyse.stats import Array, pooled_error, t_quantile, variance_of_mean
 
 TOLERANCE = 0.02
 MIN_PIECES = 9  # thirds of fewer than three pieces say nothing
@@ -45,13 +45,19 @@ def _changepoint(logs: Array, significance: float) -> int:
     standard_error = float(spread) * (1 / len(before) + 1 / len(after)) ** 0.5
     gap = abs(float(before.mean() - after.mean()))
     # The split was chosen to look large, so it must clear the bar for every split that was tried.
-    bar = float(distributions.t.ppf(1 - significance / 2 / len(candidates), degrees)) * standard_error
+    bar = distributions.t_ppf(1 - significance / 2 / len(candidates), degrees) * standard_error
     return best if gap > max(bar, log(1 + TOLERANCE)) else 0
 
 
 def _has_trend(logs: Array, significance: float) -> bool:
-    fit = distributions.linregress(np.arange(len(logs)), logs)
-    return bool(fit.pvalue < significance and abs(fit.slope) * len(logs) > TOLERANCE)
+    """Whether the least-squares line through the pieces rises or falls."""
+    places = np.arange(len(logs)) - (len(logs) - 1) / 2
+    spread, degrees = float(places @ places), len(logs) - 2
+    slope = float(places @ logs) / spread
+    left = logs - logs.mean() - slope * places
+    error = (float(left @ left) / degrees / spread) ** 0.5
+    reach = t_quantile(degrees, 1 - significance) * error
+    return abs(slope) * len(logs) > TOLERANCE and abs(slope) > reach
 
 
 def _thirds_agree(logs: Array, significance: float) -> bool:
@@ -61,7 +67,8 @@ def _thirds_agree(logs: Array, significance: float) -> bool:
         return True
     if np.ptp(middle) == np.ptp(last) == 0.0:
         return False  # two different constants: no chance is involved
-    return bool(distributions.ttest_ind(middle, last, equal_var=False).pvalue >= significance)
+    error, degrees = pooled_error([variance_of_mean(middle), variance_of_mean(last)])  # Welch's test
+    return abs(float(middle.mean() - last.mean())) <= t_quantile(degrees, 1 - significance) * error
 
 
 @dataclass(frozen=True, slots=True)

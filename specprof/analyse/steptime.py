@@ -31,6 +31,10 @@ _SURE = 1e-12  # an acceptance of exactly 1 would make a single rejection imposs
 _SLACK = 1e-9  # of a range's ends: a mean of equal numbers may miss them by a rounding
 
 
+class OutsideFit(ValueError):
+    """A question about what the model was not fitted on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One measured cell as the model sees it.
@@ -68,9 +72,9 @@ class AcceptanceModel:
     max_draft_tokens: int
 
     def survival(self, draft_tokens: int) -> Array:
-        """S_1 … S_K: share of drafted steps that accept each position. Raises ValueError beyond the last one fitted."""
+        """S_1 … S_K: share of drafted steps that accept each position. Raises OutsideFit beyond the last one fitted."""
         if not 0 <= draft_tokens <= self.max_draft_tokens:
-            raise ValueError(f"K = {draft_tokens}: acceptance was fitted on positions 1 to {self.max_draft_tokens}")
+            raise OutsideFit(f"K = {draft_tokens}: acceptance was fitted on positions 1 to {self.max_draft_tokens}")
         return _survival(self.alpha, self.rho, draft_tokens)
 
     def length(self, draft_tokens: int) -> float:
@@ -135,8 +139,10 @@ def fit_acceptance_to_lengths(lengths: Mapping[int, float]) -> AcceptanceModel:
 
     start = [log(0.5), 0.0] if len(lengths) > 1 else [log(0.5)]
     best = minimize(misfit, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-15})
-    rho = exp(best.x[1]) if len(lengths) > 1 else 1.0
-    return AcceptanceModel(min(1.0, exp(best.x[0])), rho, max(lengths))
+    alpha = exp(best.x[0])
+    if len(lengths) == 1:
+        return AcceptanceModel(min(alpha, 1.0), 1.0, max(lengths))  # any larger one fits as well
+    return AcceptanceModel(alpha, exp(best.x[1]), max(lengths))
 
 
 def tokens_per_engine_step(acceptance_length: float, draft_share: float, output_tokens: float) -> float:
@@ -198,7 +204,7 @@ class StepTimeModel:
     experts: Experts | None = None
 
     def step_time_s(self, concurrency: float, draft_tokens: float = 0.0, drafter: str = "") -> float:
-        """Seconds of one round of N streams, K draft tokens each. Raises ValueError outside the range fitted."""
+        """Seconds of one round of N streams, K draft tokens each. Raises OutsideFit outside the range fitted."""
         _require(concurrency, "N", self.min_concurrency, self.max_concurrency)
         parts = _target_terms(concurrency, draft_tokens, self.stages, self.experts)
         theta = (self.fixed_s, self.per_expert_s, self.per_token_s, self.per_stream_s)
@@ -213,20 +219,20 @@ class StepTimeModel:
     def throughput_tok_s(
         self, concurrency: float, tokens_per_step: float = 1.0, draft_tokens: float = 0.0, drafter: str = ""
     ) -> float:
-        """X = N * tau / T, tok/s. Raises ValueError outside the range fitted."""
+        """X = N * tau / T, tok/s. Raises OutsideFit outside the range fitted."""
         return concurrency * tokens_per_step / self.step_time_s(concurrency, draft_tokens, drafter)
 
     def _cost(self, drafter: str) -> DraftCost:
         for cost in self.drafts:
             if cost.drafter == drafter:
                 return cost
-        raise ValueError(f"drafter {drafter!r} was not among the cells fitted")
+        raise OutsideFit(f"drafter {drafter!r} was not among the cells fitted")
 
 
 def _require(value: float, name: str, low: float, high: float) -> None:
     """Refuse to extrapolate."""
     if not low * (1 - _SLACK) <= value <= high * (1 + _SLACK):
-        raise ValueError(f"{name} = {value:g} lies outside {low:g} to {high:g}, where the model was fitted")
+        raise OutsideFit(f"{name} = {value:g} lies outside {low:g} to {high:g}, where the model was fitted")
 
 
 def fit_step_time(

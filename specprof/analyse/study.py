@@ -16,6 +16,7 @@ from specprof.analyse.cell import cell_figures
 from specprof.analyse.content import content_effects, identity, two_cuts
 from specprof.analyse.evidence import Evidence, Key, Series, key_of
 from specprof.analyse.explained import unneeded, with_explanations
+from specprof.analyse.gates.found import LaunchFindings, each_once, on_launch
 from specprof.analyse.interference import interference
 from specprof.analyse.looping import loop_evidence, own_ends
 from specprof.analyse.mixed import mixed_effects
@@ -34,7 +35,6 @@ from specprof.analyse.split import split_gains
 from specprof.records import Role
 from specprof.store.explained import Explanation
 
-LaunchFindings = Sequence[Mapping[int, GateFinding]]  # by launch number: what is true of every cell of a launch
 LimitsOf = Mapping[int, gates.Limits]  # by launch number
 
 ALONE, TOGETHER = "one long prompt alone", "short prompts at once"
@@ -60,7 +60,6 @@ def analyse(
     shown = [with_explanations(cell, explanations) for cell in found]
     by_key = {key_of(cell): cell for cell in shown}
     split = [split_gains(cell, evidence, by_key) for cell in shown if cell.arm != evidence.off_arm]
-
     mixes = mixed_effects(evidence, by_key, of_launch, limits)
 
     def rank(name: str) -> tuple[int, str]:
@@ -90,25 +89,6 @@ def analyse(
     )
 
 
-def _speculation(evidence: Evidence) -> dict[str, Mapping[str, Any] | None]:
-    """The speculative flags of every arm that was measured."""
-    return {frame.cell.arm: frame.cell.speculative_config for frame in evidence.frames}
-
-
-def _cell(
-    key: Key,
-    series: Series,
-    evidence: Evidence,
-    speeds: Mapping[Any, float | None],
-    of_launch: LaunchFindings,
-    limits: LimitsOf,
-) -> CellFigures:
-    tag, _, arm, concurrency = key
-    loops = loop_evidence(series, own_ends(evidence, key))
-    found = tuple(_gates(key, series, evidence, loops, of_launch, limits))
-    return cell_figures(key, series, prefill_speed=speeds.get((tag, arm, concurrency)), loops=loops, gates=found)
-
-
 def _counts_prompts(series: Series) -> bool:
     """Whether the server says how long the prompts were that it read."""
     return all(frame.requests["prompt_tokens"].sum() > 0 for frame in series.frames)
@@ -127,6 +107,20 @@ def _prefill(key: Key, series: Series) -> PrefillFigures:
     )
 
 
+def _cell(
+    key: Key,
+    series: Series,
+    evidence: Evidence,
+    speeds: Mapping[Any, float | None],
+    of_launch: LaunchFindings,
+    limits: LimitsOf,
+) -> CellFigures:
+    tag, _, arm, concurrency = key
+    loops = loop_evidence(series, own_ends(evidence, key))
+    found = each_once(_gates(key, series, evidence, loops, of_launch, limits))
+    return cell_figures(key, series, prefill_speed=speeds.get((tag, arm, concurrency)), loops=loops, gates=found)
+
+
 def _gates(
     key: Key,
     series: Series,
@@ -135,6 +129,7 @@ def _gates(
     of_launch: LaunchFindings,
     limits: LimitsOf,
 ) -> Iterator[GateFinding]:
+    """What every gate says of every block, those that need other cells included."""
     tag, protocol, _, concurrency = key
     off = [
         frame
@@ -142,27 +137,24 @@ def _gates(
         if (t, p, arm) == (tag, protocol, evidence.off_arm)
         for frame in other.frames
     ]
-    found: list[GateFinding] = []
     for frame in (*series.frames, *evidence.failed(key)):
-        found += [*gates.cell_gates(frame, loops, limits[frame.data.launch]), *comparisons.changed_output(frame, off)]
-        found += [by_launch[frame.data.launch] for by_launch in of_launch if frame.data.launch in by_launch]
+        launch = frame.data.launch
+        yield from gates.cell_gates(frame, loops, limits[launch])
+        yield from comparisons.changed_output(frame, off)
+        yield from on_launch(launch, of_launch)
         if (slower := evidence.slower_clocks.get(frame.cell.key)) is not None:
-            found.append(slower)
+            yield slower
     without = evidence.series.get((tag, protocol, evidence.off_arm or "", concurrency))
     if without is not None and series.cell.speculative_config:
-        found += comparisons.length_mismatch(*(s.log_by_prompt("output_tokens") for s in (series, without)))
-        found += _above_cause(series, without)
-    found += evidence.sampled.findings_of(key)
-    first: dict[tuple[int, str], GateFinding] = {}
-    for gate in found:
-        first.setdefault((gate.gate, gate.name), gate)
-    yield from first.values()
+        yield from comparisons.length_mismatch(*(s.log_by_prompt("output_tokens") for s in (series, without)))
+        yield from _above_cause(series, without)
+    yield from evidence.sampled.findings_of(key)
 
 
 def _above_cause(on: Series, off: Series) -> Iterator[GateFinding]:
-    if not all(len(series.pooled(column)) for series in (on, off) for column in ("tpot", "engine_steps")):
-        return
     with_drafts, without = identity(on), identity(off)
+    if with_drafts is None or without is None:
+        return
     gain = exp(with_drafts.total - without.total)
     finding = comparisons.above_cause(gain, exp(with_drafts.tokens_per_step), exp(without.tokens_per_step))
     if finding is None:
@@ -203,3 +195,8 @@ def _notes(evidence: Evidence) -> Iterator[str]:
         )
     elif fewest and fewest < 4:
         yield f"{fewest} launches per arm: intervals are wide because launches are few; blocks: 4 is publishing grade."
+
+
+def _speculation(evidence: Evidence) -> dict[str, Mapping[str, Any] | None]:
+    """The speculative flags of every arm that was measured."""
+    return {frame.cell.arm: frame.cell.speculative_config for frame in evidence.frames}

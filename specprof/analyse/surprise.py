@@ -2,9 +2,10 @@
 
 The engine scores a text under its bare distribution, with the 20 most likely tokens of each place. The distribution
 that was sampled from has temperature, top-k and top-p applied, and what 20 tokens cannot tell of it is bounded, never
-guessed: every surprise here is *at least* so many nats. In nats, with l a raw log probability and S = Σ exp(l_i / T):
+guessed: every surprise here is *at least* so many nats. In nats, with l a raw log probability, S = Σ exp(l_i / T) and
+p = top-p, the least share of S that top-p leaves to choose from:
 
-    surprise = ln S - l / T,   exact at T = 1, and within `slack_nats` where T < 1
+    surprise = ln S + ln p - l / T,   exact at T = 1 and p = 1, and within `slack_nats` where T <= 1
 
 The bound that is taken is the one that can acquit and never accuse: a token is beyond 10 nats only if it certainly is.
 Where a repetition penalty, a masked end or a grammar shaped the distribution, raw scores cannot say what was possible;
@@ -22,15 +23,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from specprof.analyse.frames import CellFrame
+from specprof.analyse.frames import CellFrame, Mask
 from specprof.analyse.stats import Array
 from specprof.records import Cell, Sampling
 
 IMPOSSIBLE_NATS = -log(1e-8)
 TAIL_NATS = (8.0, 10.0)
 ROUNDING_NATS = 0.5  # two passes of one text in bfloat16 differ by less than this; closer rivals may change places
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,11 @@ def _matrix(lists: list[list[float]]) -> Array:
 
 def surprises(own: Array, ranks: NDArray[np.int64], top: Array, sampling: Sampling) -> Surprises:
     """Raw log probabilities of the tokens written (n,), their ranks, and those of the most likely tokens (n, m)."""
-    reach, slack = _normaliser(own, ranks, top, sampling)
-    nats = reach + log(sampling.top_p) - own / sampling.temperature
-    excluded = _outside_top_k(own, ranks, top, sampling) | _outside_top_p(own, top, sampling, reach, slack)
-    return Surprises(np.maximum(nats, 0.0), slack, excluded)
+    ln_sum, slack = _normaliser(own, ranks, top, sampling)
+    ln_kept = log(sampling.top_p)  # of the share of S that top-p leaves: at least this, and at most 0
+    nats = ln_sum + ln_kept - own / sampling.temperature
+    excluded = _outside_top_k(own, ranks, top, sampling) | _outside_top_p(own, top, sampling, ln_sum, slack)
+    return Surprises(np.maximum(nats, 0.0), None if slack is None else slack - ln_kept, excluded)
 
 
 def _normaliser(own: Array, ranks: NDArray[np.int64], top: Array, sampling: Sampling) -> tuple[Array, Array | None]:
@@ -118,14 +118,14 @@ def _outside_top_k(own: Array, ranks: NDArray[np.int64], top: Array, sampling: S
     return np.asarray(_clearly_likelier(own, top).sum(axis=1) >= sampling.top_k)
 
 
-def _outside_top_p(own: Array, top: Array, sampling: Sampling, reach: Array, slack: Array | None) -> Mask:
+def _outside_top_p(own: Array, top: Array, sampling: Sampling, ln_sum: Array, slack: Array | None) -> Mask:
     """Tokens whose clearly likelier rivals alone hold what top-p leaves, and half of the rest: no rounding does that.
 
     With T > 1 S has no upper bound here, so nothing can be said for certain.
     """
     if sampling.top_p >= 1.0 or slack is None:
         return np.zeros(len(own), dtype=bool)
-    scaled = np.exp(top / sampling.temperature - (reach + slack)[:, None])
+    scaled = np.exp(top / sampling.temperature - (ln_sum + slack)[:, None])
     held = np.where(_clearly_likelier(own, top), scaled, 0.0).sum(axis=1)
     return np.asarray(held >= (1.0 + sampling.top_p) / 2)
 

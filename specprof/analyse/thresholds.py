@@ -15,4 +15,6 @@ MAX_QUEUE_SHARE = 0.01
 ADMISSION_STEPS = 3
 MAX_LOOP_LAG_S = 0.005
 MAX_CLIENT_CPU = 0.80
+STREAM_MARGIN = 1.05  # gate 12: X > 1.05 · N / TPOT cannot be
 SUSPICIOUS_SURVIVAL = 0.999
+TOO_GOOD = "too good"  # what gate 12 is called where survival is beyond that; the one finding that may be explained

@@ -209,8 +209,9 @@ def _frame(rows: Sequence[Mapping[str, Any]], kind: type, documented: Iterable[s
         if types.get(name, "").startswith(("Figure", "Percentiles")):
             latency = types[name].startswith("Percentiles")
             values = [f"{name}_{percentile}" for percentile in _PERCENTILES] if latency else [name]
-            floats += [f"{value}{end}" for value in values for end in ("", "_low", "_high")]
-            names += floats[-3 * len(values) :]
+            with_ends = [f"{value}{end}" for value in values for end in ("", "_low", "_high")]
+            names += with_ends
+            floats += with_ends
         else:
             names.append(name)
     return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(floats, float))

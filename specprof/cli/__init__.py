@@ -25,26 +25,22 @@ def main() -> NoReturn:
     try:
         code = app(standalone_mode=False)  # returns the code of a typer.Exit, and of Ctrl-C
     except SpecprofError as problem:
-        errors.print(f"specprof: {problem}", style="red", highlight=False, soft_wrap=True, markup=False)
+        _complain(problem)
         code = problem.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = Interrupted.exit_code
     except OSError as problem:
         if problem.errno not in _DISK:
             raise
-        errors.print(
-            f"specprof: {problem.filename or 'a file'}: cannot be written ({problem.strerror}). Sealed cells are safe; "
-            "free space, then run the same command again.",
-            style="red",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
+        _complain(
+            f"{problem.filename or 'a file'}: cannot be written ({problem.strerror}). Sealed cells are safe; free "
+            "space, then run the same command again."
         )
         code = InputError.exit_code
     except Exception as problem:
         if not hasattr(problem, "format_message"):  # not one of the command-line parser's own
             raise
-        errors.print(f"specprof: {problem.format_message()}", style="red", highlight=False, markup=False)
+        _complain(problem.format_message())
         code = InputError.exit_code
     if code == Interrupted.exit_code:
         errors.print(
@@ -55,6 +51,10 @@ def main() -> NoReturn:
     sys.exit(code or 0)
 
 
+def _complain(problem: object) -> None:
+    errors.print(f"specprof: {problem}", style="red", soft_wrap=True)
+
+
 def _interrupt(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -63,7 +63,7 @@ def _version(value: bool) -> None:
     if value:
         from specprof.version import version_line
 
-        console.print(version_line(), highlight=False)
+        console.print(version_line())
         raise typer.Exit
 
 

@@ -49,3 +49,4 @@ ResultsArgument = Annotated[
     Path,
     typer.Argument(metavar="STUDY", help="A results folder, e.g. results/demo.", autocompletion=results_folders),
 ]
+FormatOption = Annotated[str, typer.Option("--format", help="text or json.")]

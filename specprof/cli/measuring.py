@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specprof.cli.app import ConfigArgument, app, console, errors
 from specprof.cli.completion import study_files
-from specprof.errors import InputError
+from specprof.errors import EngineError, InputError
+
+if TYPE_CHECKING:
+    from specprof.study.config import Study
+    from specprof.study.plan import Plan
 
 ResultsOption = Annotated[Path, typer.Option("--results", help="Where studies are kept.")]
 
@@ -21,13 +25,14 @@ def doctor(
     ] = None,
 ) -> None:
     """Can this machine run it: engine, versions, GPUs, known-bad combinations, disk, ports; says what to do."""
+    from specprof.engine.check import Outcome
     from specprof.engine.doctor import examine, print_checks
     from specprof.study.reading import load_study
 
     checks = examine(load_study(config) if config is not None else None)
     print_checks(checks, console)
-    if any(check.outcome == "fail" for check in checks):
-        raise typer.Exit(3)
+    if any(check.outcome is Outcome.FAIL for check in checks):
+        raise typer.Exit(EngineError.exit_code)
 
 
 @app.command()
@@ -57,7 +62,7 @@ def plan(
         _plan_for_policy(study, laid_out, write)
 
 
-def _plan_for_policy(study: Any, laid_out: Any, write: Path | None) -> None:
+def _plan_for_policy(study: Study, laid_out: Plan, write: Path | None) -> None:
     from specprof.study.plan import make_plan
     from specprof.study.smallest import smallest_grid
     from specprof.study.writing import write_study
@@ -70,7 +75,7 @@ def _plan_for_policy(study: Any, laid_out: Any, write: Path | None) -> None:
     if write is not None:
         write_study(grid.study, write)
     ready = f"Ready: specprof run {write}" if write is not None else "--write FILE writes this grid as a study file."
-    console.print(ready, highlight=False, soft_wrap=True, markup=False)
+    console.print(ready, soft_wrap=True)
 
 
 @app.command()
@@ -85,7 +90,7 @@ def run(
 
     folder = measure(config, results, progress=TerminalProgress(console, errors))
     if report_after:
-        from specprof.cli.reading import report_on
+        from specprof.cli.reading import report_on  # not above: commands are listed in the order of their modules
         from specprof.store import Store
 
-        report_on(Store.existing(folder), as_json=False)
+        report_on(Store.existing(folder))

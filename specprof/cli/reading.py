@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specprof.cli.app import ResultsArgument, app, console, errors
+from specprof.cli.app import FormatOption, ResultsArgument, app, console, errors
 from specprof.cli.completion import results_folders
 from specprof.errors import InputError, SpecprofError
+
+if TYPE_CHECKING:
+    from specprof.analyse.roofline import Hardware
+    from specprof.publish.roofline_text import NamedConfig
+    from specprof.store import Store
 
 
 @app.command()
@@ -19,30 +24,34 @@ def report(
     output: Annotated[str, typer.Option("--format", help="text (tables and report files) or json (figures).")] = "text",
 ) -> None:
     """Tables on the terminal; report.html, report.md, figures and card.json in the study's folder."""
+    from specprof.publish.json_text import wants_json
     from specprof.store import Store
 
-    if output not in ("text", "json"):
-        raise InputError(f"--format {output}: is not known. Use text or json.")
-    report_on(Store.existing(study), as_json=output == "json")
+    if wants_json(output):
+        _print_figures(Store.existing(study))
+    else:
+        report_on(Store.existing(study))
 
 
-def report_on(store: Any, *, as_json: bool) -> None:
-    """Tables and report files of a study, or its figures as JSON on the output."""
+def report_on(store: Store) -> None:
+    """Tables of a study on the terminal, its report in its folder."""
     from specprof.decide.conclude import conclude
-
-    concluded = conclude(store)
-    figures = concluded.figures
-    if as_json:
-        from specprof.publish.card import figures_json
-
-        sys.stdout.write(figures_json(figures) + "\n")
-        return
+    from specprof.publish.draughtsman import draughtsman
     from specprof.publish.report import write_report
     from specprof.publish.tables import print_report
 
-    print_report(figures, console)  # first: a folder that takes no files is no reason not to see them
-    path = write_report(figures, store.root, samples=concluded.samples)
-    console.print(f"\nReport: {path}", highlight=False, soft_wrap=True)
+    with draughtsman() as hand:
+        concluded = conclude(store)
+        print_report(concluded.figures, console)  # first: a folder that takes no files is no reason not to see them
+        path = write_report(concluded.figures, store.root, samples=concluded.samples, hand=hand)
+    console.print(f"\nReport: {path}", soft_wrap=True)
+
+
+def _print_figures(store: Store) -> None:
+    from specprof.decide.conclude import conclude
+    from specprof.publish.card import figures_json
+
+    sys.stdout.write(figures_json(conclude(store).figures) + "\n")
 
 
 @app.command()
@@ -67,20 +76,20 @@ def compare(
     enforce: Annotated[
         bool, typer.Option("--enforce", help="Exit with 1 on a regression, 2 if a part cannot be compared.")
     ] = False,
-    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output: FormatOption = "text",
 ) -> None:
     """Two studies, or two arms of one: what differs, paired ratios, regressions; refuses what is not fair."""
     from specprof.decide.changes import Change
     from specprof.decide.compare import Options
     from specprof.decide.compare import compare as set_side_by_side
     from specprof.publish.compare_text import comparison_json, print_comparison
+    from specprof.publish.json_text import wants_json
     from specprof.store import Store
 
-    if output not in ("text", "json"):
-        raise InputError(f"--format {output}: is not known. Use text or json.")
+    in_json = wants_json(output)
     options = Options(arm_a, arm_b, tuple(allow or ()), margin, first_look)
     found = set_side_by_side(Store.existing(a), Store.existing(b), options)
-    if output == "json":
+    if in_json:
         sys.stdout.write(comparison_json(found) + "\n")
     else:
         print_comparison(found, console)
@@ -98,7 +107,7 @@ def policy(
     ] = None,
     margin: Annotated[float, typer.Option(help="What speculation must gain to be worth it: 0.03 is 3%.")] = 0.03,
     out: Annotated[Path | None, typer.Option(help="Where the files go; the study's folder if not given.")] = None,
-    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output: FormatOption = "text",
 ) -> None:
     """Per content and load: speculation on, off or undecided; policy.yaml, vLLM arguments and a LiteLLM config."""
     from specprof.publish.policy_text import policy_command
@@ -122,11 +131,11 @@ def explain(
     store = Store.existing(study)
     with store.lock():
         explained = write_down(store, cell, text, by)
-    console.print(f"Explained: {cell}: {explained.evidence}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Explained: {cell}: {explained.evidence}", soft_wrap=True)
     if explained.still_forbidden:
         still = f"Still forbidden by {', '.join(explained.still_forbidden)}: nothing explains those."
-        console.print(still, highlight=False, soft_wrap=True, markup=False)
-    console.print(f"Report it: specprof report {study}", highlight=False, soft_wrap=True, markup=False)
+        console.print(still, soft_wrap=True)
+    console.print(f"Report it: specprof report {study}", soft_wrap=True)
 
 
 @app.command()
@@ -186,10 +195,10 @@ def audit(
     speedup: Annotated[float | None, typer.Option(help="On / off, as printed.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
     repeats: Annotated[int | None, typer.Option(help="How often it was measured.")] = None,
-    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output: FormatOption = "text",
 ) -> None:
     """What somebody's benchmark number measured, what is not stated, and what cannot be true."""
-    claimed = {name: value for name, value in locals().items() if name not in ("files", "output")}
+    claimed = {name: value for name, value in locals().items() if name not in ("files", "output")}  # the options alone
     from specprof.publish.audit_text import audit_command
 
     audit_command(files or [], claimed, output=output, console=console)
@@ -201,7 +210,7 @@ def cost(
     out: Annotated[
         Path | None, typer.Option(help="The chart, a PNG file or a folder; the page stands beside it.")
     ] = None,
-    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output: FormatOption = "text",
 ) -> None:
     """What a million effective tokens cost, per option: order, reversal, break-even, payback; a page and a chart."""
     from specprof.publish.cost_text import cost_command
@@ -229,7 +238,7 @@ def roofline(
             help="A results folder: its cells' speed as a share of their bound.", autocompletion=results_folders
         ),
     ] = None,
-    output: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output: FormatOption = "text",
 ) -> None:
     """What no engine can beat: bounds of a model on a machine, and how near a study came to them."""
     from specprof.analyse.bounds import Question, counts_of
@@ -248,7 +257,7 @@ def roofline(
     )
 
 
-def _named_config(model: str) -> Any:
+def _named_config(model: str) -> NamedConfig:
     from specprof.engine.builtin import BUILTIN, RANDOM, resolve_model
     from specprof.engine.weights import config_file, num_parameters, read_config
     from specprof.publish.roofline_text import NamedConfig
@@ -258,14 +267,14 @@ def _named_config(model: str) -> Any:
     return NamedConfig(model, read_config(file), num_parameters(file.parent))
 
 
-def _probed() -> Any:
+def _probed() -> Hardware:
     from specprof.analyse.roofline import Hardware
     from specprof.measure.probe import probe
 
-    errors.print("measuring this machine's memory and arithmetic (half a minute)", highlight=False)
+    errors.print("measuring this machine's memory and arithmetic (half a minute)")
     found = probe()
     for trial in found.trials:
         unit = "GFLOP/s" if trial.kind == "matmul" else "GB/s"
         line = f"  {trial.kind} {trial.dtype} {trial.size}: {trial.rate / 1e9:.4g} {unit}, best of {trial.runs}"
-        errors.print(line, highlight=False)
+        errors.print(line)
     return Hardware(found.name, found.bandwidth, found.flops, found.memory, found.source)

@@ -36,7 +36,7 @@ def sim(
         raise InputError(f"--speculation: is not JSON ({problem}). Write for example '{example}'.") from None
 
     def announce(base_url: str) -> None:
-        console.print(f"{preset} listens on {base_url} (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        console.print(f"{preset} listens on {base_url} (Ctrl-C ends it)", soft_wrap=True)
 
     try:
         run_forever(preset, host, port, time_scale, config, announce)
@@ -55,9 +55,7 @@ def init(
     from specprof.study.starter import copy_starter
 
     made = ", ".join(str(path) for path in copy_starter(folder))
-    console.print(
-        f"Made {made}. Next: specprof plan {folder / 'configs' / 'demo.yaml'}", highlight=False, soft_wrap=True
-    )
+    console.print(f"Made {made}. Next: specprof plan {folder / 'configs' / 'demo.yaml'}", soft_wrap=True)
 
 
 @prompts_app.command("check")
@@ -76,8 +74,8 @@ def prompts_check(
         prompts = load_suite(suite)
         found = lint(prompts, count_tokens=count, max_tokens=max_tokens)
         findings += len(found)
-        console.print(f"{suite}: {len(prompts)} prompts, {len(found)} findings", highlight=False, soft_wrap=True)
+        console.print(f"{suite}: {len(prompts)} prompts, {len(found)} findings", soft_wrap=True)
         for finding in found:
-            console.print(f"  {finding.where}: {finding.problem}", highlight=False, soft_wrap=True, markup=False)
+            console.print(f"  {finding.where}: {finding.problem}", soft_wrap=True)
     if findings:
         raise typer.Exit(InputError.exit_code)

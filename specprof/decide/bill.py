@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from specprof.analyse import cost
 from specprof.analyse.cost import Repayment, Standing
 from specprof.analyse.results import CellFigures, Figure, Severity
+from specprof.decide.address import cell_at
 from specprof.errors import InputError
 from specprof.study.cost_file import CostFile, OptionSpec, PaybackSpec
 
@@ -214,7 +214,7 @@ def _output(option: OptionSpec, measured: _Measured | None) -> tuple[Traced | No
     if option.effective_share is None:
         return raw, Traced(cost.exact(1.0), ASSUMED), raw
     source = GIVEN if measured is None else f"{measured.source}, times the given share"
-    effective = Traced(cost.scaled(raw.figure, option.effective_share), source)
+    effective = Traced(raw.figure.scaled(option.effective_share), source)
     return raw, Traced(cost.exact(option.effective_share), GIVEN), effective
 
 
@@ -247,13 +247,8 @@ def _measured(file: CostFile, index: int, concluded: dict[Path, Conclusion]) -> 
         except InputError as problem:
             raise InputError(f"{file.where('options', index, 'study')}: {problem}") from None
     told = concluded[folder]
-    by_address = {_address(cell): cell for cell in told.figures.cells}
     where, address = file.where("options", index, "cell"), option.cell or ""
-    if address not in by_address:
-        near = get_close_matches(address, by_address, n=1, cutoff=0.0)
-        example = f" The nearest in {option.study} is '{near[0]}'." if near else f" {option.study} holds none yet."
-        raise InputError(f"{where}: {address!r} is no measured cell. Write content/protocol/arm/streams.{example}")
-    cell = by_address[address]
+    cell = cell_at(told.figures.cells, address, study=option.study or Path(), where=f"{where}: {address!r}")
     _require_fit(cell, f"{where}: {address} of {option.study}")
     return _Measured(f"{MEASURED}{option.study} {address}", folder, cell, told.evidence.series[key_of(cell)])
 
@@ -267,10 +262,6 @@ def _require_fit(cell: CellFigures, where: str) -> None:
             )
     if not cell.throughput_tok_s.value:
         raise InputError(f"{where} has no throughput. Name a cell that delivered tokens.")
-
-
-def _address(cell: CellFigures) -> str:
-    return f"{cell.tag}/{cell.protocol}/{cell.arm}/{cell.concurrency}"
 
 
 # -- options against each other ---------------------------------------------------------------------------------------
@@ -311,7 +302,7 @@ def _break_even(entry: _Entry, rival: _Entry) -> BreakEven:
     share = None
     if own.throughput_tok_s is not None and own.effective_share is not None:
         # own share · own price / rival's price: the same as tie / raw, with the interval of what was compared
-        share = cost.scaled(price_ratio, _value(own.effective_share.figure))
+        share = price_ratio.scaled(_value(own.effective_share.figure))
     return BreakEven(own.name, other.name, Standing.of(price_ratio), _change(price_ratio), tie, share)
 
 
@@ -353,11 +344,11 @@ def _payback_plan(plan: PaybackSpec, options: Sequence[OptionSpec], entries: Seq
 
 
 def _running_cost(option: Priced, tokens: float) -> Figure:
-    return cost.scaled(option.cost_per_million, tokens, cost.TOKENS_PRICED)
+    return option.cost_per_million.scaled(tokens, cost.TOKENS_PRICED)
 
 
 def _paid_hours(option: Priced, tokens: float) -> Figure:
-    return cost.scaled(_running_cost(option, tokens), 1.0, _value(option.cost_per_hour.figure))
+    return _running_cost(option, tokens).scaled(1.0, _value(option.cost_per_hour.figure))
 
 
 def _change(ratio: Figure) -> Figure:

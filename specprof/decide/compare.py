@@ -294,9 +294,13 @@ def _ratio(metric: Metric, gap: Gap | None, in_chars: bool) -> RatioFigures:
 
 
 def _same_tokenizer(pair: Pair) -> bool:
-    """Whether every shared prompt is as many tokens on both sides, which two tokenizers hardly agree on by chance."""
+    """Whether every shared prompt is as many tokens on both sides, which two tokenizers hardly agree on by chance.
+
+    Where a server does not count its prompts nobody knows, and characters are the safe unit.
+    """
     mine, theirs = (side.log_by_prompt("prompt_tokens") for side in pair.sides)
-    return all(abs(mine[name] - theirs[name]) < 1e-9 for name in pair.names)
+    counted = all(name in mine and name in theirs for name in pair.names)
+    return counted and all(abs(mine[name] - theirs[name]) < 1e-9 for name in pair.names)
 
 
 def _texts_differ(pair: Pair) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
-from specprof.analyse.explained import EXPLAINED, TOO_GOOD, asks_for_explanation
-from specprof.analyse.results import CellFigures, Severity
+from specprof.analyse.explained import EXPLAINED, asks_for_explanation
+from specprof.analyse.results import Severity
+from specprof.analyse.thresholds import TOO_GOOD
+from specprof.decide.address import cell_at
 from specprof.decide.conclude import conclude
 from specprof.errors import InputError
 from specprof.store import Store, now
@@ -32,7 +33,7 @@ def explain(store: Store, address: str, text: str, author: str) -> Explained:
     Raises InputError for an unknown cell, for one that gate 12 asks nothing about, and for words that say nothing.
     """
     said, name = _words("TEXT", text, LONGEST_TEXT), _words("--by", author, LONGEST_NAME)
-    cell = _cell(conclude(store).figures.cells, address, store.root)
+    cell = cell_at(conclude(store).figures.cells, address, study=store.root, where=f"{address}:")
     evidence = asks_for_explanation(cell)
     if evidence is None:
         raise InputError(
@@ -45,15 +46,6 @@ def explain(store: Store, address: str, text: str, author: str) -> Explained:
     others = (gate for gate in cell.gates if gate.severity is Severity.INVALID)
     still = tuple(f"gate {gate.gate} ({gate.name})" for gate in others if gate.name not in (TOO_GOOD, EXPLAINED))
     return Explained(path, address, evidence, still)
-
-
-def _cell(cells: tuple[CellFigures, ...], address: str, root: Path) -> CellFigures:
-    by_address = {f"{cell.tag}/{cell.protocol}/{cell.arm}/{cell.concurrency}": cell for cell in cells}
-    if address not in by_address:
-        near = get_close_matches(address, by_address, n=1, cutoff=0.0)
-        example = f" The nearest in {root} is '{near[0]}'." if near else f" {root} holds none yet."
-        raise InputError(f"{address}: is no measured cell. Write content/protocol/arm/streams.{example}")
-    return by_address[address]
 
 
 def _words(what: str, text: str, longest: int) -> str:

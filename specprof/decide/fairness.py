@@ -247,8 +247,8 @@ def _ids(series: Series) -> str:
 def _draft(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
     """Only K differs: draft length. Anything else: another draft, whose K is then its own."""
     length = "num_speculative_tokens"
-    fields = sorted({*a, *b} - {length})
-    others = [Difference(Dimension.DRAFT, f"arm.{name}", *_words(a.get(name), b.get(name))) for name in fields]
+    names = sorted({*a, *b} - {length})
+    others = [Difference(Dimension.DRAFT, f"arm.{name}", *_words(a.get(name), b.get(name))) for name in names]
     others = [difference for difference in others if difference.a != difference.b]
     of = Dimension.DRAFT if others else Dimension.DRAFT_LENGTH
     yield from others
@@ -258,15 +258,15 @@ def _draft(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
 
 def _engine(side: Side, facts: Sequence[EngineFacts]) -> dict[str, dict[str, Any]]:
     """Version, machine, settings and model of one side, by dimension and field."""
-    simulated = facts[0].kind == "sim"
-    one = {name: _one(side, facts, name) for name in ("kind", "name", "version", "model", "model_hash", "device")}
-    name = str(one["name"])
-    machine = {name: side.environment.get(name) for name in _MACHINE if not simulated}
+    simulated = _one(side, facts, "kind") == "sim"
+    one = {field: _one(side, facts, field) for field in ("name", "version", "model", "model_hash", "device")}
+    engine = str(one["name"])
+    machine = {field: side.environment.get(field) for field in _MACHINE}
     if simulated:  # the machine is the simulation's parameters, wherever it ran
         machine = {"simulated machine": f"{_extra(facts, 'preset')} {str(one['model_hash'])[:12]}"}
     return {
         Dimension.VERSION: {
-            "engine": "vllm" if name.startswith("vllm") else name,
+            "engine": "vllm" if engine.startswith("vllm") else engine,
             "version": _release(one["version"]),
             "torch_version": _release(_one(side, facts, "torch_version")),
         },

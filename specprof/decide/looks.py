@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from math import log, sqrt
 
-from scipy import stats as distributions
-
-from specprof.analyse import ordering
+from specprof.analyse import distributions, ordering
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.results import DecisionFigures, Figure, Outcome, StudyFigures
 from specprof.analyse.stats import t_quantile
@@ -21,7 +19,7 @@ BOUNDARY_Z = 2.32
 
 def look_confidence() -> float:
     """Two-sided confidence of one look's interval."""
-    return float(1 - 2 * distributions.norm.sf(BOUNDARY_Z))
+    return 1 - 2 * distributions.norm_sf(BOUNDARY_Z)
 
 
 def enough(figures: StudyFigures, target_half_width: float) -> bool:

@@ -8,11 +8,12 @@ would be a winner's curse, so with m arms each interval is drawn at 1 - alpha/m 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from specprof.analyse.evidence import Evidence, Series, contrast, key_of
+from specprof.analyse.gates.found import each_once
 from specprof.analyse.results import CellFigures, DecisionFigures, Figure, GateFinding, Severity, StudyFigures
 from specprof.analyse.stats import CONFIDENCE
 from specprof.decide.bounds import bound_of
@@ -268,12 +269,6 @@ def _blocks(series: Series) -> set[int]:
 
 
 def _gates(*cells: CellFigures) -> tuple[GateFinding, ...]:
-    first: dict[tuple[int, str, Severity], GateFinding] = {}
-    for gate in _each_gate(cells):
-        first.setdefault((gate.gate, gate.name, gate.severity), gate)
-    return tuple(sorted(first.values(), key=lambda gate: (gate.severity is not Severity.INVALID, gate.gate)))
-
-
-def _each_gate(cells: Iterable[CellFigures]) -> Iterator[GateFinding]:
-    for cell in cells:
-        yield from cell.gates
+    """Each once, those that forbid a figure first."""
+    found = each_once(gate for cell in cells for gate in cell.gates)
+    return tuple(sorted(found, key=lambda gate: (gate.severity is not Severity.INVALID, gate.gate)))

@@ -21,6 +21,7 @@ from specprof.decide.policy import Decision
 from specprof.decide.ranges import LoadRange, Policy, TagPolicy, streams
 from specprof.records import EngineFacts, draft_length
 from specprof.study.config import Study
+from specprof.study.drafters import drafter_of
 
 ON, OFF = "spec-on", "spec-off"
 SCHEDULE = "num_speculative_tokens_per_batch_size"
@@ -146,7 +147,7 @@ def _together(policy: Policy, arms: Mapping[str, Flags], deployed: Deployment) -
 
     best, stuck = _Group((), "", {}, 0.0), None
     for tag in sorted(filter(_ever_on, policy.tags), key=_largest_gain, reverse=True):
-        drafters = dict.fromkeys(map(_drafter, arms.values()))  # one engine has one: whichever gives these most
+        drafters = dict.fromkeys(map(drafter_of, arms.values()))  # one engine has one: whichever gives these most
         joined = max((_group((*best.tags, tag), drafter, arms, policy.margin) for drafter in drafters), key=rank)
         if not rank(joined)[0]:
             stuck = stuck or joined
@@ -155,13 +156,8 @@ def _together(policy: Policy, arms: Mapping[str, Flags], deployed: Deployment) -
     return best if best.tags or stuck is None else stuck
 
 
-def _drafter(config: Flags) -> str:
-    """What makes two arms the same drafter with another K."""
-    return json.dumps({k: v for k, v in config.items() if k != "num_speculative_tokens"}, sort_keys=True)
-
-
 def _group(tags: tuple[TagPolicy, ...], drafter: str, arms: Mapping[str, Flags], margin: float) -> _Group:
-    own = frozenset(arm for arm, config in arms.items() if _drafter(config) == drafter)
+    own = frozenset(arm for arm, config in arms.items() if drafter_of(config) == drafter)
     highest = max((part.high for tag in tags for part in tag.ranges), default=0)
     chosen = {n: _shared_arm(tags, n, own, margin) for n in range(1, highest + 1)}
     worth = sum(

@@ -30,7 +30,7 @@ class Access:
         """What to send with every request. InputError where the variable is not set or holds what no header may."""
         if self.token_env is None:
             return {}
-        token = os.environ.get(self.token_env, "").strip()
+        token = self._token()
         if not token:
             raise InputError(
                 f"engine.token_env: the environment variable {self.token_env} is not set. Export the server's bearer "
@@ -45,7 +45,7 @@ class Access:
 
     def scrubbed(self, answer: bytes) -> bytes:
         """What a server said, without the token, should it have repeated it ("invalid key: sk-…")."""
-        token = os.environ.get(self.token_env, "").strip() if self.token_env is not None else ""
+        token = self._token()
         return answer.replace(token.encode(), b"(token)") if token else answer
 
     def tls(self) -> ssl.SSLContext:
@@ -60,6 +60,10 @@ class Access:
                 f"engine.ca_file: {self.ca_file} cannot be read as certificates. Give a file in PEM format."
             ) from None
         return context
+
+    def _token(self) -> str:
+        """What the environment holds; "" without a variable, or where that is not set."""
+        return os.environ.get(self.token_env, "").strip() if self.token_env is not None else ""
 
 
 OPEN = Access()  # servers that specprof starts itself listen on loopback, to nobody else

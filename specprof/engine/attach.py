@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 
@@ -130,14 +129,14 @@ def require_claim(arm: str, claimed: Mapping[str, Any] | None, served: Served, b
         )
     for field in ("method", "num_speculative_tokens"):
         said, told = (claimed or {}).get(field), served.speculation.get(field)
-        if said is not None and told is not None and not _same_method(said, told):
+        if said is not None and told is not None and not _agree(said, told):
             raise InputError(
                 f"arms.{arm}.speculative_config.{field}: the study says {said}, the server at {base_url} says "
                 f"{told}. Correct one of them."
             )
 
 
-def _same_method(said: Any, told: Any) -> bool:
+def _agree(said: Any, told: Any) -> bool:
     """vLLM folds the names of one model's own prediction layers (`deepseek_mtp`) into `mtp`."""
     return bool(said == told) or all(str(value).endswith("mtp") for value in (said, told))
 
@@ -218,10 +217,9 @@ class _Watch:
     """Knocks at an address twice a second, in a thread of its own so that no measured request waits for it."""
 
     def __init__(self, base_url: str) -> None:
-        url = urlsplit(base_url)
         self.death: EngineDied | None = None
         self._base_url = base_url
-        self._place = (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
+        self._place = names.place_of(base_url)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch of an attached server", daemon=True)
 

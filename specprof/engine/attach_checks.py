@@ -8,12 +8,11 @@ from urllib.parse import urlsplit
 from specprof.engine.access import Access
 from specprof.engine.attach import require_alike, require_claim
 from specprof.engine.check import Check, fail, ok, warn
+from specprof.engine.names import is_loopback, place_of
 from specprof.engine.served import Served, look
 from specprof.errors import EngineError, InputError
 from specprof.study.attach import AttachEngine
 from specprof.study.config import Study
-
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def examine(study: Study, spec: AttachEngine) -> Iterator[Check]:
@@ -67,8 +66,7 @@ def _counters(label: str, served: Served) -> Iterator[Check]:
 
 
 def _in_the_open(label: str, base_url: str, spec: AttachEngine) -> Iterator[Check]:
-    url = urlsplit(base_url)
-    if spec.token_env and url.scheme == "http" and url.hostname not in _LOOPBACK:
+    if spec.token_env and urlsplit(base_url).scheme == "http" and not is_loopback(place_of(base_url)[0]):
         yield warn(f"{label}: token", "goes over the network unencrypted", "Use an https:// address.")
 
 

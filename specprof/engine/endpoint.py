@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -164,11 +164,10 @@ def wait_ready(base_url: str, *, timeout_s: float, on_wait: Callable[[float], No
     return time.monotonic() - began
 
 
-def _get(base_url: str, path: str, timeout_s: float, access: Access) -> bytes:
-    status, body = request("GET", base_url, path, timeout_s=timeout_s, access=access)
-    if status != 200:
-        raise EngineError(f"{base_url}{path} cannot be read.", cause=f"HTTP {status}")
-    return body
+def section(answer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The object that a server's answer holds there; empty where it holds none."""
+    found = answer.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def request(
@@ -190,7 +189,7 @@ def request(
         headers["Content-Type"] = "application/json"
     connection = http.client.HTTPConnection(url.netloc, timeout=timeout_s)
     try:
-        connection.sock = _connected(url, timeout_s, access)
+        connection.sock = _connected(base_url, timeout_s, access)
         connection.request(method, url.path.rstrip("/") + path, body=body, headers=headers)
         answer = connection.getresponse()
         told = answer.read(_LARGEST_BYTES + 1)
@@ -209,10 +208,18 @@ def request(
     return answer.status, access.scrubbed(told)
 
 
-def _connected(url: SplitResult, timeout_s: float, access: Access) -> socket.socket:
-    host, is_secure = url.hostname or "", url.scheme == "https"
-    connection = names.connect(host, url.port or (443 if is_secure else 80), timeout_s)
-    return access.tls().wrap_socket(connection, server_hostname=host) if is_secure else connection
+def _get(base_url: str, path: str, timeout_s: float, access: Access) -> bytes:
+    status, body = request("GET", base_url, path, timeout_s=timeout_s, access=access)
+    if status != 200:
+        raise EngineError(f"{base_url}{path} cannot be read.", cause=f"HTTP {status}")
+    return body
+
+
+def _connected(base_url: str, timeout_s: float, access: Access) -> socket.socket:
+    tls = access.tls() if urlsplit(base_url).scheme == "https" else None
+    host, port = names.place_of(base_url)
+    connection = names.connect(host, port, timeout_s)
+    return connection if tls is None else tls.wrap_socket(connection, server_hostname=host)
 
 
 def _json(body: bytes, path: str) -> Any:

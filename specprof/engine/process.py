@@ -36,14 +36,13 @@ class GuardedProcess:
         """The engine's exit code once it is gone (128 + n for signal n), else None."""
         return self._guard.poll()
 
-    def await_start(self, what: str, log: Path) -> int:
-        """The engine's process id, which the guard prints as soon as it has started it."""
+    def await_start(self, what: str, log: Path) -> None:
+        """Return once the guard has started the engine, whose process id it then prints."""
         line = self._guard.stdout.readline() if self._guard.stdout is not None else b""
         if not line.strip().isdigit():
             cause = root_cause(log) or "its guard process failed"
             raise EngineStartError(f"{what} could not be started.", cause=cause, log=log)
         self.look()
-        return int(line)
 
     def look(self) -> None:
         """Note which processes there are, so that they can be ended even if the guard cannot do it any more."""
@@ -93,7 +92,7 @@ def guarded(command: Command, log: Path, *, what: str, grace_s: float = GRACE_S)
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
-            env={**os.environ, **command.env},
+            env={**command.unless_set, **os.environ, **command.env},
             start_new_session=True,  # Ctrl-C in the terminal is for specprof alone
         )
     process = GuardedProcess(guard)

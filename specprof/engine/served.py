@@ -76,15 +76,14 @@ def look(base_url: str, access: Access, model: str | None = None) -> Served:
     cards = _model_cards(base_url, access)
     card = _chosen(cards, model, base_url)
     info = _page(base_url, "/server_info?config_format=json", access) or _page(base_url, "/get_server_info", access)
-    page = _metrics_page(base_url, access)
-    counters = None if page is None else endpoint.parse_metrics(page, 0)
-    if isinstance(info.get("vllm_config"), Mapping) or card.get("owned_by") == "vllm" or "vllm:" in (page or ""):
+    page, counters = _metrics(base_url, access)
+    if isinstance(info.get("vllm_config"), Mapping) or card.get("owned_by") == "vllm" or "vllm:" in page:
         return _vllm(base_url, access, card, info, page, counters)
     if card.get("owned_by") == "sglang" or "speculative_algorithm" in info:
         return _sglang(card, info, counters)
     if card.get("owned_by") == "llamacpp":
         return _llama_cpp(card, _page(base_url, "/props", access), counters)
-    return _other(card, _section(_page(base_url, "/openapi.json", access), "info"), counters)
+    return _other(card, endpoint.section(_page(base_url, "/openapi.json", access), "info"), counters)
 
 
 def _require_up(base_url: str, access: Access) -> None:
@@ -148,14 +147,14 @@ def _page(base_url: str, path: str, access: Access) -> Mapping[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _metrics_page(base_url: str, access: Access) -> str | None:
-    """Prometheus text with counters of an engine in it; None where the server has none."""
+def _metrics(base_url: str, access: Access) -> tuple[str, Counters | None]:
+    """Prometheus text with counters of an engine in it, and those; "" and None where the server has none."""
     try:
         page = endpoint.metrics_text(base_url, timeout_s=LOOK_S, access=access)
         reading = endpoint.parse_metrics(page, 0)
     except EngineError:
-        return None
-    return None if reading == Counters(at_ns=0) else page
+        return "", None
+    return ("", None) if reading == Counters(at_ns=0) else (page, reading)
 
 
 def _vllm(
@@ -163,18 +162,18 @@ def _vllm(
     access: Access,
     card: Mapping[str, Any],
     info: Mapping[str, Any],
-    page: str | None,
+    page: str,
     counters: Counters | None,
 ) -> Served:
-    config = _section(info, "vllm_config")
-    settings = {name: _section(config, section).get(key) for name, (section, key) in _OF_VLLM.items()}
-    labels = _cache_labels(page or "")
+    config = endpoint.section(info, "vllm_config")
+    settings = {name: endpoint.section(config, section).get(key) for name, (section, key) in _OF_VLLM.items()}
+    labels = _cache_labels(page)
     settings |= {name: labels.get(key) for name, key in _OF_VLLM_METRICS.items() if settings[name] is None}
     settings["max_model_len"] = settings["max_model_len"] or card.get("max_model_len")
     drafts = None if counters is None else counters.num_drafts is not None  # counted under speculation alone
     if "speculative_config" in config:
         drafts = bool(config["speculative_config"])
-    simulated = _section(config, "simulated")
+    simulated = endpoint.section(config, "simulated")
     return Served(
         name="specprof simulated engine" if simulated else "vllm",
         version=str(_page(base_url, "/version", access).get("version") or "unknown"),
@@ -182,7 +181,7 @@ def _vllm(
         settings=_known(settings),
         drafts=drafts,
         counters=counters,
-        speculation=_section(config, "speculative_config"),
+        speculation=endpoint.section(config, "speculative_config"),
         time_scale=float(simulated.get("time_scale") or 1.0),
     )
 
@@ -215,10 +214,10 @@ def _sglang(card: Mapping[str, Any], info: Mapping[str, Any], counters: Counters
 
 def _llama_cpp(card: Mapping[str, Any], props: Mapping[str, Any], counters: Counters | None) -> Served:
     settings = {
-        "max_model_len": _section(props, "default_generation_settings").get("n_ctx"),
+        "max_model_len": endpoint.section(props, "default_generation_settings").get("n_ctx"),
         "max_num_seqs": props.get("total_slots"),
-        "model_parameters": _section(card, "meta").get("n_params"),
-        "model_bytes": _section(card, "meta").get("size"),
+        "model_parameters": endpoint.section(card, "meta").get("n_params"),
+        "model_bytes": endpoint.section(card, "meta").get("size"),
     }
     drafted = counters.num_drafts if counters is not None else None
     return Served(
@@ -252,8 +251,3 @@ def _comparable(value: Any) -> Any:
     """One form for what one page tells as a value and another as its words (`torch.bfloat16`, `True`)."""
     words = str(value).removeprefix("torch.")
     return {"True": True, "False": False}.get(words, value if isinstance(value, bool | int | float) else words)
-
-
-def _section(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    section = mapping.get(key)
-    return section if isinstance(section, Mapping) else {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from specprof.engine import builtin, command, known_bad, ray_checks
+from specprof.engine import builtin, command, known_bad, nvml, ray_checks
 from specprof.engine.check import Check, fail, ok, warn
 from specprof.engine.command import InstalledEngine
 from specprof.engine.known_bad import Known, Setup
@@ -36,6 +36,29 @@ def examine(study: Study, spec: VllmEngine, engine: InstalledEngine) -> Iterator
         if arm.speculative_config is not None:
             yield from _arm(f"arm {name}", arm.speculative_config, spec, engine, known, sampled=_samples(study))
     yield from _cap(study, spec)
+
+
+def require_startable(study: Study, on_warning: Callable[[str], None]) -> None:
+    """Refuse a study with an arm that is known to crash or to be refused by the engine installed here.
+
+    Raises InputError, naming the arm, the evidence and what would work, before any engine is started; arms known to run
+    with a reservation are told to `on_warning`.
+    """
+    spec = study.engine
+    if not isinstance(spec, VllmEngine):
+        return
+    engine = command.installed_engine()
+    command.check_rehearsal(spec, engine)
+    stages = command.count(spec, "pipeline_parallel_size")
+    for name, arm in study.arms.items():
+        if (settings := arm.speculative_config) is None:
+            continue
+        for row in known_bad.consult(_setup(spec, engine, settings, engine.device, sampled=_samples(study))):
+            said = f"arms.{name}: {_said(row, _method(settings), engine.device, stages)}. {row.instead}"
+            if row.effect.forbids:
+                raise InputError(said)
+            if row.effect.warns:
+                on_warning(said)
 
 
 def builtin_model(name: str, label: str = "model") -> Check:
@@ -132,24 +155,19 @@ def _devices(spec: VllmEngine, engine: InstalledEngine) -> Iterator[Check]:
 
 def gpu_names() -> tuple[list[str], str]:
     """Names of the NVIDIA GPUs here, and why there are none if there are none."""
-    try:
-        import pynvml
-    except ImportError:
-        return [], "nvidia-ml-py is not installed, so nobody looked"
-    try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles], "the driver lists no GPU"
-    except pynvml.NVMLError as problem:
-        return [], f"no NVIDIA driver: {problem}"
+    found = nvml.cards()
+    return [str(found.told(found.nvml.nvmlDeviceGetName, handle)) for handle in found.handles.values()], found.absent
 
 
 def _memory(spec: VllmEngine, engine: InstalledEngine) -> Iterator[Check]:
     folder = _local_folder(spec.model)
     if engine.device != "cpu" or folder is None:
         return
-    kv_bytes = int(spec.env.get("VLLM_CPU_KVCACHE_SPACE", "1")) << 30
-    needed = _folder_bytes(folder) + kv_bytes + _ENGINE_OVERHEAD_BYTES
+    kv_gib = spec.env.get("VLLM_CPU_KVCACHE_SPACE", "1")
+    if not kv_gib.isdecimal():
+        yield fail("memory", f"VLLM_CPU_KVCACHE_SPACE is {kv_gib!r}", "Write whole GiB under engine.env, e.g. '4'.")
+        return
+    needed = _folder_bytes(folder) + (int(kv_gib) << 30) + _ENGINE_OVERHEAD_BYTES
     available = psutil.virtual_memory().available
     found = f"{available / 2**30:.1f} GiB available, about {needed / 2**30:.1f} GiB needed"
     if available < needed:
@@ -208,29 +226,6 @@ def _arm(
             yield ok(label, said)
     if not rows:
         yield ok(label, f"{method}: nothing known against it on {device} with {stages} pipeline stage(s)")
-
-
-def require_startable(study: Study, on_warning: Callable[[str], None]) -> None:
-    """Refuse a study with an arm that is known to crash or to be refused by the engine installed here.
-
-    Raises InputError, naming the arm, the evidence and what would work, before any engine is started; arms known to run
-    with a reservation are told to `on_warning`.
-    """
-    spec = study.engine
-    if not isinstance(spec, VllmEngine):
-        return
-    engine = command.installed_engine()
-    command.check_rehearsal(spec, engine)
-    stages = command.count(spec, "pipeline_parallel_size")
-    for name, arm in study.arms.items():
-        if (settings := arm.speculative_config) is None:
-            continue
-        for row in known_bad.consult(_setup(spec, engine, settings, engine.device, sampled=_samples(study))):
-            said = f"arms.{name}: {_said(row, _method(settings), engine.device, stages)}. {row.instead}"
-            if row.effect.forbids:
-                raise InputError(said)
-            if row.effect.warns:
-                on_warning(said)
 
 
 def _said(row: Known, method: str, device: str, stages: int) -> str:

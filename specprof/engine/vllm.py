@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +185,8 @@ def _facts(
     start_s: float,
     info: Mapping[str, Any],
 ) -> EngineFacts:
-    config = _section(info, "vllm_config")
-    parallel, scheduler = _section(config, "parallel_config"), _section(config, "scheduler_config")
+    config = endpoint.section(info, "vllm_config")
+    parallel, scheduler = endpoint.section(config, "parallel_config"), endpoint.section(config, "scheduler_config")
     return EngineFacts(
         kind="vllm",
         name=installed.distribution,
@@ -197,24 +196,19 @@ def _facts(
         argv=tuple(_portable(part) for part in command.argv),
         env={name: _portable(value) for name, value in commands.redact(command.env).items()},
         model_runner=_model_runner(log),
-        torch_version=_version_of("torch"),
-        device=str(_section(config, "device_config").get("device") or installed.device),
+        torch_version=commands.version_of("torch"),
+        device=str(endpoint.section(config, "device_config").get("device") or installed.device),
         pipeline_parallel_size=int(parallel.get("pipeline_parallel_size") or 1),
         max_num_seqs=scheduler.get("max_num_seqs"),
         start_s=round(start_s, 1),
         extra={
-            **{key: _section(config, section).get(key) for section, key in _TOLD},
-            "step_bytes": step_bytes(Path(model), _section(config, "model_config").get("dtype")),
-            "transformers_version": _version_of("transformers"),
+            **{key: endpoint.section(config, section).get(key) for section, key in _TOLD},
+            "step_bytes": step_bytes(Path(model), endpoint.section(config, "model_config").get("dtype")),
+            "transformers_version": commands.version_of("transformers"),
             "openmp_preloaded": "libiomp5" in command.env.get("LD_PRELOAD", ""),
             **({"rehearsal": rehearsal.STAMP} if spec.rehearsal else {}),
         },
     )
-
-
-def _section(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    section = mapping.get(key)
-    return section if isinstance(section, Mapping) else {}
 
 
 def _portable(text: str) -> str:
@@ -230,10 +224,3 @@ def _model_runner(log: Path) -> str | None:
     if "using the V1 model runner" in text or "using the V1 model  runner" in text:
         return "V1"
     return "V2" if "Using V2 Model Runner" in text else None
-
-
-def _version_of(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -31,11 +31,7 @@ def step_bytes(folder: Path, dtype: str | None = None) -> int | None:
     Input embeddings are looked up row by row and do not count, unless they are the output layer as well (tied).
     `dtype`: what the engine serves in; files that are quantised are served as they are.
     """
-    try:
-        tensors = [tensor for path in sorted(folder.glob("*.safetensors")) for tensor in _tensors(path)]
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
-        return None
+    config, tensors = _contents(folder)
     if not tensors or any("expert" in tensor.name for tensor in tensors):
         return None  # how many experts a batch wakes depends on the batch
     tied = not any("lm_head" in tensor.name for tensor in tensors)
@@ -46,11 +42,7 @@ def step_bytes(folder: Path, dtype: str | None = None) -> int | None:
 
 def num_parameters(folder: Path) -> int | None:
     """Parameters by the headers of a folder's safetensors files; None without any, or where they are quantised."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        tensors = [tensor for path in sorted(folder.glob("*.safetensors")) for tensor in _tensors(path)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
-        return None
+    config, tensors = _contents(folder)
     if not tensors or config.get("quantization_config"):
         return None  # several quantised weights share an element
     return sum(tensor.num_elements for tensor in tensors)
@@ -77,6 +69,15 @@ def read_config(file: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InputError(f"{file}: is not a config.json: it holds no mapping.")
     return config
+
+
+def _contents(folder: Path) -> tuple[Mapping[str, Any], Sequence[Tensor]]:
+    """A folder's config and every tensor of its safetensors files; no tensors where either cannot be read."""
+    try:
+        tensors = [tensor for path in sorted(folder.glob("*.safetensors")) for tensor in _tensors(path)]
+        return read_config(folder / "config.json"), tensors
+    except (InputError, OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+        return {}, ()
 
 
 def _tensors(path: Path) -> Iterator[Tensor]:

@@ -13,6 +13,8 @@ from specprof.study.config import Study
 from specprof.study.ladder import Ladder, RungOutcome, rung_outcome, sections
 from specprof.study.plan import Plan
 
+_ALL_BUT_KEY = tuple(field.name for field in fields(Cell) if field.name != "key")
+
 
 class Agenda:
     """A study's plan beside its store. It remembers how sealed rungs went, and nothing else: seals never change."""
@@ -69,8 +71,8 @@ def require_same_cells(plan: Plan, store: Store) -> None:
     for key, cell in planned.items():
         if (sealed_as := others.get(_name(key))) is not None:
             then = store.cell(sealed_as).cell
-            changed = [field.name for field in fields(Cell) if getattr(then, field.name) != getattr(cell, field.name)]
-            what = f"the prompts of {cell.tag}" if "suite_hash" in changed else ", ".join(changed[1:])
+            changed = [name for name in _ALL_BUT_KEY if getattr(then, name) != getattr(cell, name)]
+            what = f"the prompts of {cell.tag}" if "suite_hash" in changed else ", ".join(changed)
             raise StoreError(
                 f"{store.root}: {what} changed since cell {sealed_as} was measured. Put that back to go on, "
                 "or give the study a new name (study: …) to measure what is there now; sealed cells stay as they are."

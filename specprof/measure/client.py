@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Protocol
 
 from specprof.engine.access import Access
 from specprof.measure import open_loop
+from specprof.measure.beside import beside
 from specprof.measure.interference import interference_loop
 from specprof.measure.load import ClientWatch, closed_loop, connected, mixed_loop, undisturbed
 from specprof.measure.others import Others
@@ -58,14 +58,10 @@ class OneClient:
     async def drive(self, on_done: Callable[[], None], others: Others | None = None) -> Driven:
         """Send the rest, and watch this process meanwhile. `others`: of a client that is one of several."""
         watch = ClientWatch()
-        watching = asyncio.create_task(watch.run())
-        try:
+        async with beside(watch.run()):
             with undisturbed():
                 streams, lags_s = await self._send(on_done, others)
             return Driven(streams, watch.load(streams, lags_s))
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
 
     async def _send(
         self, on_done: Callable[[], None], others: Others | None

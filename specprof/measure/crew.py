@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from specprof.engine.access import Access
 from specprof.errors import ClientError
 from specprof.measure.alignment import Offset, measured_offset, throughout
+from specprof.measure.beside import beside
 from specprof.measure.client import Driven
 from specprof.measure.reads import Reads
 from specprof.measure.split import Share, Work, split
@@ -49,6 +50,23 @@ class Hand(Protocol):
         """End it now, whatever it does."""
 
 
+@contextmanager
+def crew_of(clients: Clients, base_url: str, access: Access) -> Iterator[Crew | None]:
+    """The workers that a study asks for, gone when the block ends; None where this process is the only client."""
+    if clients.alone:
+        yield None
+    elif clients.backend == "ray":
+        from specprof.measure.ray_crew import ray_crew
+
+        with ray_crew(clients.workers, base_url, access) as workers:
+            yield workers
+    else:
+        from specprof.measure.processes import process_crew
+
+        with process_crew(clients.workers) as workers:
+            yield workers
+
+
 class Crew:
     """Workers that stay over the cells of a launch. `start` brings up one more."""
 
@@ -64,8 +82,9 @@ class Crew:
         """
         shares = split(work, self._num)
         try:
-            self._hands += [self._start() for _ in range(len(self._hands), len(shares))]
-            self._hands = list(await asyncio.gather(*map(self._living, self._hands)))
+            while len(self._hands) < len(shares):
+                self._hands.append(self._start())
+            await self._require_all_there()
             members = [_Member(hand, share) for hand, share in zip(self._hands, shares, strict=False)]
             await asyncio.gather(*(member.prepare(base_url, access) for member in members))
             yield CrewClient(members)
@@ -82,20 +101,26 @@ class Crew:
         while self._hands:
             self._hands.pop().stop()
 
-    async def _living(self, hand: Hand) -> Hand:
-        """The worker if it is there, or another in the place of one that went away between two cells."""
-        with suppress(WorkerLost, TimeoutError):
-            await asyncio.wait_for(hand.call("clock"), START_S)
-            return hand
-        hand.stop()
-        another = self._start()
+    async def _require_all_there(self) -> None:
+        """Put another worker in the place of each that went away between two cells."""
         try:
-            await asyncio.wait_for(another.call("clock"), START_S)
+            async with asyncio.TaskGroup() as looks:  # the first that fails ends the others, lest they start more
+                for place in range(len(self._hands)):
+                    looks.create_task(self._require_there(place))
+        except ExceptionGroup as problems:
+            raise problems.exceptions[0] from None
+
+    async def _require_there(self, place: int) -> None:
+        with suppress(WorkerLost, TimeoutError):
+            await asyncio.wait_for(self._hands[place].call("clock"), START_S)
+            return
+        self._hands[place].stop()
+        self._hands[place] = self._start()
+        try:
+            await asyncio.wait_for(self._hands[place].call("clock"), START_S)
         except (WorkerLost, TimeoutError) as problem:
-            another.stop()
             why = str(problem) or f"it was not there after {START_S:g} s"
             raise ClientError(f"load.workers: a worker did not start: {why}.") from None
-        return another
 
 
 class _Member:
@@ -154,7 +179,7 @@ class _Member:
 
     def load(self) -> WorkerLoad:
         """How busy it was, and its clock."""
-        told = None if self.lost else self._returned and self._returned.load
+        told = None if self.lost else self.client_load
         return WorkerLoad(
             worker=self.share.worker,
             cpu_share=told.cpu_share if told else 0.0,
@@ -268,12 +293,8 @@ class CrewClient:
             if all(member.progress.all_measured for member in self._present()):
                 ended_everywhere.set()
 
-        finishing = asyncio.create_task(self._finish(ended_everywhere))
-        try:
+        async with beside(self._finish(ended_everywhere)):
             await asyncio.gather(*(member.drive(start_ns, told) for member in self._present()))
-        finally:
-            finishing.cancel()
-            await asyncio.gather(finishing, return_exceptions=True)
         for member in self._present():
             await member.align_again()
         streams = _in_order_of_sending([member.streams(start_ns) for member in self._members])
@@ -311,20 +332,3 @@ def _largest(values: Iterator[float | None]) -> float | None:
 
 def _in_order_of_sending(parts: Sequence[Sequence[RawStream]]) -> list[RawStream]:
     return sorted((raw for part in parts for raw in part), key=lambda raw: (raw.scheduled_ns, raw.stream))
-
-
-@contextmanager
-def crew_of(clients: Clients, base_url: str, access: Access) -> Iterator[Crew | None]:
-    """The workers that a study asks for, gone when the block ends; None where this process is the only client."""
-    if clients.alone:
-        yield None
-    elif clients.backend == "ray":
-        from specprof.measure.ray_crew import ray_crew
-
-        with ray_crew(clients.workers, base_url, access) as workers:
-            yield workers
-    else:
-        from specprof.measure.processes import process_crew
-
-        with process_crew(clients.workers) as workers:
-            yield workers

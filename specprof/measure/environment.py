@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 import specprof
+from specprof.engine.nvml import cards
 from specprof.store import now
 from specprof.version import git_commit
 
@@ -56,18 +57,14 @@ def client() -> dict[str, Any]:
 
 def gpus() -> list[dict[str, Any]]:
     """Name and memory of each NVIDIA GPU; empty where there is none or no driver."""
-    try:
-        import pynvml
+    found = cards()
 
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - the binding raises its own kinds, and none of them matters here
-        return []
-    found = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        found.append({"name": pynvml.nvmlDeviceGetName(handle), "memory_gib": round(memory.total / 2**30, 1)})
-    return found
+    def card(handle: Any) -> dict[str, Any]:
+        memory = found.told(found.nvml.nvmlDeviceGetMemoryInfo, handle)
+        name = found.told(found.nvml.nvmlDeviceGetName, handle)
+        return {"name": name, "memory_gib": memory and round(memory.total / 2**30, 1)}
+
+    return [card(handle) for handle in found.handles.values()]
 
 
 def _cpu_name() -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from specprof.engine.nvml import cards
 from specprof.records import EngineFacts, GpuReading, HardwareReading
 
 PERIOD_S = 2.0
@@ -39,9 +40,10 @@ class Hardware:
 
     def __init__(self, visible: str | None = None) -> None:
         """`visible`: CUDA_VISIBLE_DEVICES of the engine, by which one study may use some cards of many."""
-        self._nvml: Any = None
-        self._handles: dict[int, Any] = {}  # NVML's index → handle
-        self.absent = self._open(visible)
+        found = cards()
+        self._nvml, self._told = found.nvml, found.told
+        self._handles = {i: card for i, card in found.handles.items() if self._is_visible(i, card, visible)}
+        self.absent = found.absent or ("" if self._handles else "the driver lists no GPU that the engine may use")
 
     def facts(self) -> dict[str, Any]:
         """What the hardware is, for `EngineFacts.extra`: driver and cards, or why there is no GPU to tell of."""
@@ -57,35 +59,12 @@ class Hardware:
         gpus = tuple(self._reading(index, handle) for index, handle in self._handles.items())
         return HardwareReading(time.perf_counter_ns(), gpus, _cpu_mhz(), _cpu_temperature_c())
 
-    def _open(self, visible: str | None) -> str:
-        """Find the cards; "" where there are some, else why not."""
-        try:
-            import pynvml
-        except ImportError:
-            return "nvidia-ml-py is not installed, so nobody looked"
-        try:
-            pynvml.nvmlInit()
-            handles = {i: pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())}
-        except pynvml.NVMLError as problem:
-            return f"no NVIDIA driver: {problem}"
-        self._nvml = pynvml
-        self._handles = {i: handle for i, handle in handles.items() if self._is_visible(i, handle, visible)}
-        return "" if self._handles else "the driver lists no GPU that the engine may use"
-
     def _is_visible(self, index: int, handle: Any, visible: str | None) -> bool:
         if visible is None:
             return True
         named = [part.strip() for part in visible.split(",")]
         uuid = str(self._told(self._nvml.nvmlDeviceGetUUID, handle) or "")
         return str(index) in named or any(part and uuid.startswith(part) for part in named)
-
-    def _told(self, ask: Callable[..., Any], *arguments: Any) -> Any:
-        """An answer of NVML's; None where this card has none."""
-        try:
-            answer = ask(*arguments)
-        except self._nvml.NVMLError:
-            return None
-        return answer.decode() if isinstance(answer, bytes) else answer
 
     def _card(self, index: int, handle: Any) -> dict[str, Any]:
         nvml, told = self._nvml, self._told
@@ -125,7 +104,7 @@ class Hardware:
 
 
 class HardwareWatch:
-    """Reads the hardware while one cell runs; None where the engine is simulated or runs elsewhere."""
+    """Reads the hardware while one cell runs. `hardware` None: the engine is simulated or runs elsewhere."""
 
     def __init__(self, hardware: Hardware | None, period_s: float = PERIOD_S) -> None:
         self._hardware = hardware

@@ -152,10 +152,11 @@ class ChunkedBody:
                 self._reads.append(at_ns, data[end + 2 : -2])
                 return False
             at = _whole_chunks(data, parts)
-        ended = at < len(data) and self._walk(data, at, parts)
-        if parts:
-            self._reads.append(at_ns, b"".join(parts))
-        return ended
+        try:
+            return at < len(data) and self._walk(data, at, parts)
+        finally:  # whole chunks came, whatever came behind them
+            if parts:
+                self._reads.append(at_ns, b"".join(parts))
 
     def _walk(self, data: bytes, at: int, parts: list[bytes]) -> bool:
         """Any read at all from `at` on: a chunk's end, a size line cut in two, the last chunk and its trailers."""
@@ -256,9 +257,11 @@ class Connection(asyncio.Protocol):
     async def exchange(self, request: bytes, raw: RawStream) -> None:
         """Send a request and take in its answer: `sent_ns` is the instant of the write, `done_ns` of the last read.
 
-        Raises BadAnswer, Silent, and OSError for a connection that broke. The connection is then closed, as it is if
-        this is cancelled.
+        Raises BadAnswer, Silent, and OSError for a connection that broke, be it before anything was sent. It is then
+        closed, as it is if this is cancelled.
         """
+        if not self.is_open:  # nothing would ever come of it, not even its end, which has been
+            raise ConnectionError("the server closed it before anything was sent")
         self._raw, self._head, self._body = raw, b"", None
         self._ended = self._loop.create_future()
         self._watching = self._loop.call_later(self._silence_s, self._watch)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from specprof.measure.load import Order, send
+from specprof.measure.session import Session
 from specprof.measure.wire import RawStream
-
-if TYPE_CHECKING:
-    from specprof.measure.session import Session
 
 WATCH_PERIOD_S = 0.002  # a fraction of any engine step, and nothing to a client that wakes for every chunk
 

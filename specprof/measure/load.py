@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from math import ceil
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from specprof.engine.access import OPEN, Access
 from specprof.measure.http1 import BadAnswer, Silent
@@ -20,12 +22,10 @@ from specprof.measure.session import Session
 from specprof.measure.wire import RawStream
 from specprof.records import ClientLoad, Phase
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 SILENCE_S = 300  # a stream that says nothing for this long has failed
-IDLE_S = 300
+IDLE_S = 300  # closed loops keep their connections busy; one that the server let go in a pause is seen and not used
 LAG_PERIOD_S = 0.010
+TIMER_S = 0.001  # how coarse the event loop's timers are
 SWITCH_INTERVAL_S = 0.0005
 FILL_ROUNDS = 16  # how often a content of a mix is sent again at most: an engine that refuses all of it must not spin
 
@@ -63,8 +63,34 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a client's work to its end, on uvloop: a turn of it costs a fraction of what asyncio's own loop takes."""
     import uvloop
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
         return runner.run(work)
+    finally:
+        with _interrupts_held():
+            runner.close()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """An interrupt that comes meanwhile is raised afterwards: a loop that is left half closed, its threads on their way
+    back to it, ends in tracebacks of theirs.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    held = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in held:
+        signal.signal(number, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 @contextmanager
@@ -154,6 +180,12 @@ async def _drive(
         for number, waiting in enumerate(sources):
             streams.create_task(stream(number, waiting))
     return finished
+
+
+async def until(at_ns: int) -> None:
+    """Return when this process's clock reads `at_ns`. Of the last millisecond every turn of the loop is watched."""
+    while (early_ns := at_ns - _clock()) > 0:  # noqa: ASYNC110 - what is waited for is an instant
+        await asyncio.sleep(max(early_ns / 1e9 - TIMER_S, 0))
 
 
 async def send(session: Session, path: str, body: bytes, raw: RawStream) -> None:

@@ -16,13 +16,13 @@ from specprof.errors import EngineDied, EngineError, InputError
 from specprof.measure import open_loop, wire
 from specprof.measure.agenda import Agenda
 from specprof.measure.attached import has_counters, require_let_in_still, require_same_server
+from specprof.measure.beside import beside
 from specprof.measure.client import Client, one_client
 from specprof.measure.clock import on_engine_clock, reading_on_engine_clock, time_scale
 from specprof.measure.crew import Crew, crew_of
 from specprof.measure.hardware import HardwareWatch, hardware_of, with_hardware
 from specprof.measure.load import run
 from specprof.measure.orders import asked_for, work_of
-from specprof.measure.reads import Reads
 from specprof.measure.split import Work
 from specprof.measure.wire import RawStream
 from specprof.records import (
@@ -33,7 +33,6 @@ from specprof.records import (
     EngineFacts,
     Launch,
     Prompt,
-    Request,
     Role,
 )
 from specprof.store import Store, now
@@ -45,6 +44,7 @@ T = TypeVar("T")
 WATCH_PERIOD_S = 0.25
 GAUGE_PERIOD_S = 1.0
 SETTLE_S = 2.0  # counters reach /metrics a little after the last token; wait this long at most
+_SETTLE_POLL_S = 0.05
 
 
 class Observer(Protocol):
@@ -151,15 +151,12 @@ async def _measure(
         warm = await client.warm_up()
         before = await _settled(engine)
         gauges, machine = list[Counters](), HardwareWatch(hardware_of(engine.facts()))
-        background = [asyncio.create_task(watch) for watch in (_sample(engine, gauges), machine.run())]
-        driven = await client.drive(on_done)
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+        async with beside(_sample(engine, gauges), machine.run()):
+            driven = await client.drive(on_done)
         after = await _settled(engine)
         streams = (*warm, *driven.streams)
         require_let_in_still(engine, streams)
-        requests = [_decoded(cell, stream, engine) for stream in streams]
+        requests = [wire.decode(stream, asked=_asked(cell, stream)) for stream in streams]
         if any(request.error not in (None, open_loop.CANCELLED) for request in requests):
             await asyncio.sleep(SETTLE_S)  # a dying engine fails requests first: let its death be noticed, not sealed
     return CellRecord(
@@ -173,13 +170,6 @@ async def _measure(
         started_at=started_at,
         hardware=machine.readings(),
     )
-
-
-def _decoded(cell: Cell, raw: RawStream, engine: Engine) -> Request:
-    """What a stream said. What a server says of a request that it refused may repeat the token, and is kept without."""
-    if raw.status != 200 and raw.reads:
-        raw.reads = Reads([(raw.done_ns, access_of(engine).scrubbed(raw.reads.body()))])
-    return wire.decode(raw, asked=_asked(cell, raw))
 
 
 def _asked(cell: Cell, raw: RawStream) -> int:
@@ -198,8 +188,8 @@ async def _settled(engine: Engine) -> Counters | None:
         return None
     access = access_of(engine)
     reading = await asyncio.to_thread(endpoint.scrape, engine.base_url, access=access)
-    for _ in range(int(SETTLE_S / 0.05)):
-        await asyncio.sleep(0.05)
+    for _ in range(int(SETTLE_S / _SETTLE_POLL_S)):
+        await asyncio.sleep(_SETTLE_POLL_S)
         again = await asyncio.to_thread(endpoint.scrape, engine.base_url, access=access)
         if not again.num_requests_running and replace(again, at_ns=0) == replace(reading, at_ns=0):
             return again

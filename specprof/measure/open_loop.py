@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 
-from specprof.measure.load import Order, send
+from specprof.measure.load import Order, send, until
 from specprof.measure.others import Others
 from specprof.measure.session import Session
 from specprof.measure.wire import RawStream
@@ -24,7 +24,7 @@ from specprof.records import Arrivals, Phase
 IDLE_S = 4.0  # vLLM closes a connection that was idle for 5 s; one that we let go first is not closed under a request
 MAX_PREOPENED = 64
 LEAD_S = 0.05  # between setting up and the schedule's start, so that nothing is late because it is the first
-TIMER_S = 0.001  # how coarse the event loop's timers are: of the last millisecond every turn of the loop is watched
+SAME_INSTANT_NS = 1_000_000  # two clocks read within this long are read at once
 MAX_SOCKETS = 65_536  # an overloaded server leaves a rate times a time-out of requests open
 
 CANCELLED = "cancelled: everything that is measured had ended"
@@ -72,6 +72,14 @@ async def open_loop(
         return await _OpenLoop(session, path, orders, arrivals, on_done, time_scale, others).run()
 
 
+def _clocks() -> tuple[float, int]:
+    """One instant by the loop's clock, seconds, and by ours: read again where the machine paused between the two."""
+    while True:
+        before_ns, loop_s, now_ns = _clock(), asyncio.get_running_loop().time(), _clock()
+        if now_ns - before_ns < SAME_INSTANT_NS:
+            return loop_s, now_ns
+
+
 class _OpenLoop:
     def __init__(
         self,
@@ -94,7 +102,7 @@ class _OpenLoop:
         if not self._num_measured:
             self._all_measured.set()
         self._others = others
-        loop_s, now_ns = asyncio.get_running_loop().time(), _clock()
+        loop_s, now_ns = _clocks()
         self._start_ns = now_ns + round(LEAD_S * 1e9) if others is None else others.start_ns
         self._start_s = loop_s + (self._start_ns - now_ns) / 1e9
 
@@ -118,8 +126,7 @@ class _OpenLoop:
         for number, (order, due_s) in enumerate(zip(self._orders, self._arrivals.due_s, strict=True)):
             scheduled_ns = self._start_ns + round(due_s * 1e9 / self._scale)
             raw = RawStream(order.prompt_id, order.phase, number, scheduled_ns)
-            while (early_ns := scheduled_ns - _clock()) > 0:  # noqa: ASYNC110 - what is waited for is an instant
-                await asyncio.sleep(max(early_ns / 1e9 - TIMER_S, 0))
+            await until(scheduled_ns)
             self._streams.append(raw)
             task = group.create_task(self._request(order.body, raw, due_s))
             self._out.add(task)

@@ -97,11 +97,12 @@ def _trials(torch: Any, device: str, budget_s: float) -> Iterator[Trial]:
     dtypes = (torch.float32, torch.bfloat16) if device == "cpu" else (torch.bfloat16, torch.float16)
     memory: list[_Job] = [partial(job, num_bytes=n) for n in sizes or _COPY_BYTES[device][:1] for job in _MEMORY_JOBS]
     arithmetic: list[_Job] = [partial(_matmul, dtype=d, size=n) for n in _MATMUL_SIZES[device] for d in dtypes]
-    jobs = [*memory[:2], *arithmetic[:2], *memory[2:], *arithmetic[2:]]
+    smallest = [*memory[:2], *arithmetic[:2]]
+    jobs = [*smallest, *memory[2:], *arithmetic[2:]]
     end = time.perf_counter() + budget_s
     for done, job in enumerate(jobs):
         left_s = end - time.perf_counter()
-        if left_s > 0 or done < 4:
+        if left_s > 0 or done < len(smallest):
             yield job(torch, device, budget_s=max(left_s, 0.0) / (len(jobs) - done))
 
 

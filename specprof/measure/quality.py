@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
+from specprof.columns import RequestColumns
 from specprof.errors import InputError
 from specprof.records import Cell, Phase, Prompt, Role, TextMarks
 from specprof.store import Store
@@ -109,7 +110,9 @@ def _content_hash(path: Path | None) -> str | None:
     return None
 
 
-def _marks(cell: Cell, requests: Any, checks: Checks, prompts: Mapping[str, Prompt], marker: Marker) -> Iterator[Mark]:
+def _marks(
+    cell: Cell, requests: RequestColumns, checks: Checks, prompts: Mapping[str, Prompt], marker: Marker
+) -> Iterator[Mark]:
     """One mark per row of a cell's requests. In an open loop every text counts, whatever it was sent for."""
     for row in requests.select(_COLUMNS).to_pylist():
         prompt = prompts[row["prompt_id"]]

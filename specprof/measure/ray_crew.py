@@ -11,20 +11,19 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from specprof.engine.access import Access
+from specprof.engine.names import is_loopback, place_of
+from specprof.engine.ray_cluster import ADDRESS
 from specprof.errors import ClientError
 from specprof.measure.crew import Crew, WorkerLost
 from specprof.measure.worker import Worker
 
-ADDRESS = "RAY_ADDRESS"
 OBJECT_STORE_BYTES = 256 << 20  # of a cluster that we start: what workers return passes through it
 CALLS_AT_ONCE = 16  # a worker that drives is asked how far it is
 
@@ -36,7 +35,7 @@ def ray_crew(num_workers: int, base_url: str, access: Access) -> Iterator[Crew]:
     Raises ClientError where there is no cluster to be had.
     """
     with _cluster(num_workers):
-        workers = Crew(num_workers, lambda: ActorHand(access, is_here=_is_loopback(base_url)))
+        workers = Crew(num_workers, lambda: ActorHand(access, is_here=is_loopback(place_of(base_url)[0])))
         try:
             yield workers
         finally:
@@ -98,14 +97,6 @@ def _cluster(num_workers: int) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _is_loopback(base_url: str) -> bool:
-    host = urlsplit(base_url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _first_line(problem: BaseException) -> str:

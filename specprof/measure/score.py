@@ -169,9 +169,9 @@ def _most_likely(place: Mapping[str, Mapping[str, Any]]) -> tuple[float, ...]:
 
 def _json(answer: RawStream) -> Any:
     """The JSON of a reply that is not streamed. ValueError with the server's own words if it refused."""
-    body = b"".join(data for _, data in answer.reads)
     if answer.error is not None:
         raise ValueError(answer.error)
+    body = answer.reads.body()
     if answer.status != 200:
         raise ValueError(f"HTTP {answer.status}: {body.decode(errors='replace')[:MAX_ERROR_CHARS]}")
     return orjson.loads(body)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Sequence
 from urllib.parse import quote, urlsplit
 
+from specprof.engine import names
 from specprof.engine.access import Access
 from specprof.measure.http1 import Connection
-from specprof.measure.reads import Spool
+from specprof.measure.reads import Reads, Spool
 from specprof.measure.wire import RawStream
 from specprof.records import Phase
 
@@ -26,9 +28,9 @@ class Session:
 
     def __init__(self, base_url: str, access: Access, *, idle_s: float, silence_s: float) -> None:
         url = urlsplit(base_url)
-        is_secure = url.scheme == "https"
-        self._host, self._port = url.hostname or "", url.port or (443 if is_secure else 80)
-        self._tls: ssl.SSLContext | None = access.tls() if is_secure else None
+        self._access = access
+        self._host, self._port = names.place_of(base_url)
+        self._tls: ssl.SSLContext | None = access.tls() if url.scheme == "https" else None
         self._place = quote(url.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
         headers = {
             "Host": url.netloc if url.netloc.isascii() else url.netloc.encode("idna").decode(),
@@ -41,12 +43,13 @@ class Session:
         }
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._idle_s, self._silence_s = idle_s, silence_s
+        self._addresses: asyncio.Future[list[names.Answer]] | None = None
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._spool = Spool()
 
     async def warm_up(self, num_connections: int) -> None:
-        """Open so many connections and use each once (GET /health).
+        """Resolve the server's name, open so many connections and use each once (GET /health).
 
         One that fails is left to the request that needs it.
         """
@@ -63,7 +66,8 @@ class Session:
     async def post(self, path: str, body: bytes, raw: RawStream) -> None:
         """One request to its answer's end. What connecting took, if it came to that, is `raw.connect_ns`.
 
-        Raises what `Connection.exchange` raises, and OSError where the server cannot be reached.
+        What a server says of a request that it refused may repeat the token, and is kept without. Raises what
+        `Connection.exchange` raises, and OSError where the server cannot be reached.
         """
         raw.reads.spool = self._spool
         connection = self._take()
@@ -78,6 +82,8 @@ class Session:
         finally:
             raw.reads.close()
             self._give_back(connection)
+            if raw.status != 200 and raw.reads:
+                raw.reads = Reads([(raw.done_ns, self._access.scrubbed(raw.reads.body()))])
 
     def _request(self, method: str, path: str, body: bytes) -> bytes:
         """A request as one block, so that it leaves in one write."""
@@ -105,16 +111,45 @@ class Session:
         self._all.discard(connection)
 
     async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
+        addresses = await self._resolved()
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self._silence_s), self._host, self._port, ssl=self._tls
-                )
+                connection = await self._opened(addresses)
         except TimeoutError:
             raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
         self._all.add(connection)
         return connection
+
+    async def _resolved(self) -> list[names.Answer]:
+        """Where the name leads: asked once for all connections, so that no request waits for a resolver of its own.
+
+        Raises OSError, in bounded time, where it leads nowhere; the next connection then asks again.
+        """
+        if self._addresses is None:
+            self._addresses = asyncio.ensure_future(asyncio.to_thread(names.addresses, self._host, self._port))
+        asked = self._addresses
+        try:
+            return await asyncio.shield(asked)
+        except OSError:
+            if self._addresses is asked:
+                self._addresses = None
+            raise
+
+    async def _opened(self, addresses: Sequence[names.Answer]) -> Connection:
+        """A connection to the first of the addresses that takes one. Raises what the last of them said."""
+        loop, name = asyncio.get_running_loop(), self._host if self._tls is not None else None
+        problem: OSError = ConnectionError(f"the name {self._host!r} has no address")
+        for *_, address in addresses:
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._silence_s), *address[:2], ssl=self._tls, server_hostname=name
+                )
+            except OSError as refused:
+                problem = refused
+            else:
+                return connection
+        self._addresses = None  # by now the name may lead elsewhere
+        raise problem
 
     async def close(self) -> None:
         """Close every connection, and wait until they are gone."""

@@ -101,7 +101,7 @@ def decode(raw: RawStream, *, asked: int | None = None) -> Request:
         found = _read(seen, raw.reads)
         error = error or found
     elif error is None:
-        error = f"HTTP {raw.status}: {_message(b''.join(data for _, data in raw.reads))}"
+        error = f"HTTP {raw.status}: {_message(raw.reads.body())}"
     return Request(
         prompt_id=raw.prompt_id,
         phase=raw.phase,

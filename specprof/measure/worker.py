@@ -20,13 +20,12 @@ from typing import Any
 
 from specprof.engine.access import Access
 from specprof.measure.client import OneClient, one_client
-from specprof.measure.load import run
+from specprof.measure.load import run, until
 from specprof.measure.others import Others
 from specprof.measure.split import Work
 from specprof.measure.wire import RawStream
 from specprof.records import ClientLoad
 
-SPIN_S = 0.001  # of the last millisecond before the start every turn of the loop is watched: timers are no finer
 HEADER = struct.Struct("!Q")
 
 _clock = time.perf_counter_ns
@@ -92,7 +91,7 @@ class Worker:
         assert self._client is not None and self._work is not None  # noqa: S101 - prepared before
         self._others = Others(start_ns)
         if self._work.arrivals is None:  # an open loop begins by itself when it is due
-            await _until(start_ns)
+            await until(start_ns)
         driven = await self._client.drive(self._count, self._others)
         await self._open.aclose()
         return _returned(driven.streams, driven.load)
@@ -117,11 +116,6 @@ class Worker:
 def _returned(streams: Sequence[RawStream], load: ClientLoad | None) -> Returned:
     num_reads = sum(len(raw.reads) for raw in streams)
     return Returned(pickle.dumps(list(streams), pickle.HIGHEST_PROTOCOL), len(streams), num_reads, load)
-
-
-async def _until(start_ns: int) -> None:
-    while (early_ns := start_ns - _clock()) > 0:  # noqa: ASYNC110 - what is waited for is an instant
-        await asyncio.sleep(max(early_ns / 1e9 - SPIN_S, 0))
 
 
 # -- the process ------------------------------------------------------------------------------------------------------

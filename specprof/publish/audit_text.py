@@ -10,7 +10,7 @@ from specprof.analyse.audit import Answer, Audit, Finding, Kind, Status, audit, 
 from specprof.analyse.audit.claim import Aggregation, Claim
 from specprof.analyse.results import as_json
 from specprof.errors import InputError
-from specprof.publish.json_text import finite, json_text
+from specprof.publish.json_text import finite, json_text, wants_json
 from specprof.publish.paragraphs import paragraph
 
 if TYPE_CHECKING:
@@ -37,11 +37,10 @@ def audit_command(
     `options` are fields of `Claim` (None: not given), with those of its speculation (`draft_tokens`, …) beside them.
     Raises InputError where there is nothing to audit, or both files and options.
     """
-    if output not in ("text", "json"):
-        raise InputError(f"--format {output}: is not known. Use text or json.")
+    in_json = wants_json(output)
     audits = tuple(audit(claim) for claim in _claims(files, options))
     between = compare(audits)
-    if output == "json":
+    if in_json:
         console.file.write(audits_json(audits, between) + "\n")
     else:
         print_audits(audits, between, console)

@@ -27,7 +27,7 @@ _COLOURS = {
     "slower": "#9c3f00",
     "no difference": "#4d5764",
     "undecided": "#6b4f00",
-}  # white: > 6:1
+}  # white on each of them: a contrast above 6:1
 
 # Advance widths of DejaVu Sans (Verdana's metrics) in hundredths of the size, rounded; `textLength` does the rest.
 _WIDTHS = {
@@ -96,7 +96,7 @@ def _kind(fit: Fit) -> str:
 def _label(fit: Fit, name_arm: bool) -> str:
     cell = fit.number.cell
     kind = f"{_kind(fit)} ({one_line(cell.method)})" if name_arm else _kind(fit)
-    return SEPARATOR.join((kind, one_line(cell.tag), one_line(protocol_of(cell).words), f"N={cell.concurrency}"))
+    return SEPARATOR.join((kind, one_line(cell.tag), protocol_of(cell).words, f"N={cell.concurrency}"))
 
 
 def _text(text: str, x: int) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from specprof.analyse.cache import CacheHits
 from specprof.analyse.results import StudyFigures
 from specprof.publish.context import SEPARATOR
-from specprof.publish.grid import Protocol
+from specprof.publish.grid import protocol_of
 from specprof.publish.numbers import one_line, percent, rate
-from specprof.publish.table import ARM, Column, Entry, Group, Row, Table, share
+from specprof.publish.table import ARM, Column, Entry, Group, Row, Table, protocol_tables, share
 
 _COLUMNS = (
     Column("load", words=True),
@@ -20,31 +20,27 @@ _COLUMNS = (
 
 def cache_tables(figures: StudyFigures, engine: str) -> tuple[Table, ...]:
     """One table per protocol; none where the cache was kept out of the measurement."""
-    of_protocol: dict[Protocol, dict[str, list[CacheHits]]] = {}
-    for hits in figures.cache.hits if figures.cache is not None else ():
-        contents = of_protocol.setdefault(Protocol(hits.protocol, hits.stop, hits.length), {})
-        contents.setdefault(one_line(hits.tag), []).append(hits)
-    return tuple(
-        Table(
-            f"{one_line(protocol.words)}{SEPARATOR}{engine}",
-            _COLUMNS,
-            tuple(Group(tag, "", tuple(map(_row, found))) for tag, found in contents.items()),
-        )
-        for protocol, contents in of_protocol.items()
-    )
+
+    def group(content: str, found: list[CacheHits]) -> Group:
+        return Group(content, "", tuple(map(_row, found)))
+
+    return protocol_tables(_hits(figures), engine, _COLUMNS, group)
 
 
 def cache_sentences(figures: StudyFigures) -> Iterator[str]:
     """One sentence per cell: how much of its prompts was not read."""
-    for hits in figures.cache.hits if figures.cache is not None else ():
-        protocol = Protocol(hits.protocol, hits.stop, hits.length)
-        where = SEPARATOR.join((one_line(hits.tag), protocol.words, load_words(hits), one_line(hits.method)))
+    for hits in _hits(figures):
+        where = SEPARATOR.join((one_line(hits.tag), protocol_of(hits).words, load_words(hits), one_line(hits.method)))
         yield f"{where}: {percent(hits.hit_rate.value)} of the prompt tokens came from the prefix cache"
 
 
 def load_words(hits: CacheHits) -> str:
     """`N=8`, or what was offered: `1.5 req/s`."""
     return f"N={hits.concurrency}" if hits.rate_per_s is None else f"{rate(hits.rate_per_s)} req/s"
+
+
+def _hits(figures: StudyFigures) -> Sequence[CacheHits]:
+    return figures.cache.hits if figures.cache is not None else ()
 
 
 def _row(hits: CacheHits) -> Row:

@@ -19,20 +19,21 @@ from specprof.errors import InputError, SpecprofError
 from specprof.publish.context import Engine, context_line, engine_of, place
 from specprof.publish.grid import Grid
 from specprof.publish.json_text import finite, json_text
-from specprof.publish.numbers import known, quantity, times
+from specprof.publish.numbers import known, one_line, quantity, times
 from specprof.publish.service_card import service_headlines
 from specprof.publish.settings import without_secrets
 
 SCHEMA_VERSION = 1
 
-_INTERVAL = ("value", "low", "high")
-# parts of a card that older readers do not know
-_ONLY_WHERE_MEASURED = ("frontiers", "service", "cache", "interference", "quality", "guided", "pipeline")
-_QUOTED_GAINS = {
+QUOTED_GAINS = {
     "speculation_gain": "speculation gain",
     "batching_gain": "batching gain",
     "interaction": "interaction",
 }
+
+_INTERVAL = ("value", "low", "high")
+# Parts that were added to the card since: without them an older card of the same study stays as it is
+_ONLY_WHERE_MEASURED = ("frontiers", "service", "cache", "interference", "quality", "guided", "pipeline")
 
 
 def card(figures: StudyFigures) -> dict[str, Any]:
@@ -67,6 +68,11 @@ def headlines(figures: StudyFigures) -> list[dict[str, Any]]:
     return [line for line in (*of_cells, *of_gains) if all(known(line["figure"][name]) for name in _INTERVAL)]
 
 
+def headline_key(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Which number of a study a headline is."""
+    return tuple(line[name] for name in ("metric", "tag", "protocol", "arm", "concurrency"))
+
+
 def throughput_headline(cell: CellFigures, engine: Engine) -> dict[str, Any]:
     """A cell's throughput as a headline. Refuses a cell that fails an invalid gate."""
     _require_valid(cell)
@@ -75,15 +81,21 @@ def throughput_headline(cell: CellFigures, engine: Engine) -> dict[str, Any]:
 
 
 def validate(made: Mapping[str, Any]) -> None:
-    """Hold a card against its schema."""
-    jsonschema: Any = import_module("jsonschema")  # only when a card is made, and it ships without types
-    validator = jsonschema.Draft202012Validator(schema())
-    problem = jsonschema.exceptions.best_match(validator.iter_errors(made))
+    """Hold a card that was made here against its schema."""
+    problem = schema_problem(made)
     if problem is not None:
         raise SpecprofError(
-            f"card.json would break its own schema at {problem.json_path}: {problem.message[:300]}. "
-            "Nothing was written; this is a fault of specprof, please report it."
+            f"card.json would break its own schema at {problem}. Nothing was written; this is a fault of specprof, "
+            "please report it."
         )
+
+
+def schema_problem(document: Mapping[str, Any]) -> str | None:
+    """Where and how a card breaks its schema, `$.cells[0].arm: 3 is not of type 'string'`; None where it does not."""
+    jsonschema: Any = import_module("jsonschema")  # only for a card, and it ships without types
+    validator = jsonschema.Draft202012Validator(schema())
+    problem = jsonschema.exceptions.best_match(validator.iter_errors(document))
+    return None if problem is None else f"{problem.json_path}: {one_line(problem.message)[:300]}"
 
 
 @cache
@@ -103,7 +115,7 @@ def _gain_headlines(grid: Grid, gain: GainFigures, engine: Engine) -> Iterator[d
         return
     lowest = min(grid.concurrencies(gain.tag, gain.protocol))
     gates = {(gate.gate, gate.name): gate for part in grid.parts(gain) for gate in part.gates}
-    for metric, words in _QUOTED_GAINS.items():
+    for metric, words in QUOTED_GAINS.items():
         against = _baseline(metric, grid.off_arm or "off", gain, lowest)
         if metric != "speculation_gain" and gain.concurrency == lowest:
             continue  # one by definition
@@ -143,7 +155,7 @@ def _headline(
         "concurrency": cell.concurrency,
         "arm": cell.arm,
         "method": cell.method,
-        "engine": {"name": engine.name, "version": engine.version, "device": engine.device, "model": engine.model},
+        "engine": engine.document,
         "acceptance_length": as_json(cell.acceptance_length),
         "gates": as_json(list(cell.gates)),
     }

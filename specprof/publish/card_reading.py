@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -22,14 +21,14 @@ from specprof.analyse.results import StudyFigures
 from specprof.analyse.sampled import SurpriseFigures
 from specprof.analyse.service_results import ServiceFigures
 from specprof.errors import InputError
-from specprof.publish.card import SCHEMA_VERSION, headlines, schema
+from specprof.publish.card import SCHEMA_VERSION, headline_key, headlines, schema_problem
 from specprof.publish.fitness import claim_address, claim_objections
 from specprof.publish.numbers import one_line
 from specprof.publish.service_card import service_headlines
 
-_DEEPEST = 64
+_DEEPEST = 64  # levels of nesting
 _DIGITS = 1e-5  # relative: a card keeps six significant digits
-# `results` cannot import them
+# Named in the annotations of `results`, which sees them in a type checker alone: they import it
 _LATE = (
     CacheFigures,
     FrontierFigures,
@@ -106,31 +105,23 @@ def _require_claim(path: Path, claim: Any) -> None:
 
 
 def _require_schema(path: Path, card: Mapping[str, Any]) -> None:
-    jsonschema: Any = import_module("jsonschema")  # ships without types
-    problem = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(card))
+    problem = schema_problem(card)
     if problem is not None:
-        raise InputError(
-            f"{path}: is no valid card at {problem.json_path}: {one_line(problem.message)[:300]}. "
-            "Write it again with 'specprof report STUDY'."
-        )
+        raise InputError(f"{path}: is no valid card at {problem}. Write it again with 'specprof report STUDY'.")
 
 
 def _backed(path: Path, card: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The headlines as the card's own cells and gains tell them; every one of the card must be among them."""
-    lines = {_key(line): line for line in headlines(figures_of(card))}
+    lines = {headline_key(line): line for line in headlines(figures_of(card))}
     for claim in card["headlines"]:
-        line = lines.get(_key(claim))
+        line = lines.get(headline_key(claim))
         if line is None or not _same(claim, line):
             says = "no fit cell of this card stands behind it" if line is None else "its cell says something else"
             raise InputError(
                 f"{path}: headline {claim_address(claim)} cannot be published: {says}. Write the card again with "
                 "'specprof report STUDY', or publish the results folder."
             )
-    return [lines[_key(claim)] for claim in card["headlines"]]
-
-
-def _key(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(line[name] for name in ("metric", "tag", "protocol", "arm", "concurrency"))
+    return [lines[headline_key(claim)] for claim in card["headlines"]]
 
 
 def _same(claim: Mapping[str, Any], line: Mapping[str, Any]) -> bool:

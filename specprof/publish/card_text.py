@@ -101,7 +101,7 @@ def _service(figures: StudyFigures, fitness: Fitness) -> Iterator[str]:
         yield f"* {escaped(sentence)}."
     if fitness.service:
         yield ""
-        yield fenced("\n".join(fitness.service))
+        yield fenced("\n".join(found.context for found in fitness.service))
 
 
 def _how_measured(figures: StudyFigures) -> Iterator[str]:

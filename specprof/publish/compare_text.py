@@ -13,7 +13,7 @@ from specprof.decide.fairness import Difference, Dimension
 from specprof.publish.context import gate_codes
 from specprof.publish.json_text import json_text
 from specprof.publish.numbers import UNKNOWN, known, number
-from specprof.publish.paragraphs import paragraph
+from specprof.publish.paragraphs import bare_table, paragraph
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -132,10 +132,7 @@ def _blocks(row: Row) -> tuple[int, int]:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = bare_table()
     unit = rows[0].of(Metric.THROUGHPUT).unit
     for heading in ("N", f"{unit}\nA, B", *_COLUMNS.values()):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -156,7 +153,7 @@ def _cells(row: Row) -> tuple[Text, ...]:
     return (
         Text(str(row.concurrency), style=dim),
         Text(f"{number(speed.a)}\n{number(speed.b)}", style=dim),
-        *(Text(ratio_words(ratio), style=dim or _style(ratio)) for ratio in ratios),
+        *(Text(_ratio_words(ratio), style=dim or _style(ratio)) for ratio in ratios),
         Text(f"{gate_codes(row.gates_a) or UNKNOWN}\n{gate_codes(row.gates_b) or UNKNOWN}", style=dim),
         Text(said, style=style),
     )
@@ -166,7 +163,7 @@ def _style(ratio: RatioFigures) -> str:
     return _SAID[ratio.change][1] if ratio.change in (Change.REGRESSION, Change.IMPROVEMENT) else ""
 
 
-def ratio_words(ratio: RatioFigures) -> str:
+def _ratio_words(ratio: RatioFigures) -> str:
     """The ratio over its interval; a digit more where a margin of a few percent is decided."""
     digits = 3 if ratio.metric in DECIDING else 2
     figure: Figure = ratio.ratio

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from specprof.analyse.results import ContentFigures, CutFigures, GainFigures
 from specprof.publish.grid import Grid
 from specprof.publish.numbers import one_line
-from specprof.publish.table import ARM, STREAMS, Column, Entry, Group, Row, Table, share, value
+from specprof.publish.table import ARM, STREAMS, Column, Entry, Group, Row, Table, groups_of, share, value
 
 _DETAIL = (
     STREAMS,
@@ -27,8 +27,9 @@ def gain_tables(grid: Grid, engine: str) -> tuple[Table, ...]:
         for arm in grid.on_arms:
             rows = {tag: grid.gains_row(tag, protocol, arm) for tag in grid.tags_of(protocol)}
             groups = tuple(Group(one_line(tag), "", tuple(map(_detail_row, row))) for tag, row in rows.items() if row)
-            title = f"{protocol.words} · off against {one_line(grid.methods[arm])} · {engine}"
-            found += [Table(title, _DETAIL, groups)] if groups else []
+            if groups:
+                title = f"{protocol.words} · off against {one_line(grid.methods[arm])} · {engine}"
+                found.append(Table(title, _DETAIL, groups))
     return tuple(found)
 
 
@@ -61,14 +62,13 @@ def content_tables(grid: Grid, engine: str) -> tuple[Table, ...]:
     """One content against another: how much faster, and whether acceptance alone explains it."""
     found = []
     for protocol in grid.protocols:
-        groups: dict[str, list[Row]] = {}
+        rows: dict[str, list[Row]] = {}
         for pair in grid.figures.contents:
             if pair.protocol == protocol.name:
-                groups.setdefault(f"{one_line(pair.tag)} / {one_line(pair.other_tag)}", []).append(
-                    _content_row(grid, pair)
-                )
-        told = tuple(Group(pair, "", tuple(rows)) for pair, rows in groups.items())
-        found += [Table(f"{protocol.words} · {engine}", _CONTENT, told)] if told else []
+                names = f"{one_line(pair.tag)} / {one_line(pair.other_tag)}"
+                rows.setdefault(names, []).append(_content_row(grid, pair))
+        if rows:
+            found.append(Table(f"{protocol.words} · {engine}", _CONTENT, groups_of(rows)))
     return tuple(found)
 
 
@@ -103,15 +103,11 @@ _CUT = (
 
 def cut_table(grid: Grid, engine: str) -> Table | None:
     """The two cuts: first the stop rule on the same prompts, then the content."""
-    groups: dict[str, list[Row]] = {}
+    rows: dict[str, list[Row]] = {}
     for cut in grid.figures.cuts:
         way = f"{one_line(cut.tag)}, {one_line(cut.natural_protocol)} → {one_line(cut.forced_protocol)}"
-        groups.setdefault(f"{way} → {one_line(cut.other_tag)}", []).append(_cut_row(grid, cut))
-    if not groups:
-        return None
-    return Table(
-        f"same prompts, then other content · {engine}", _CUT, tuple(Group(w, "", tuple(r)) for w, r in groups.items())
-    )
+        rows.setdefault(f"{way} → {one_line(cut.other_tag)}", []).append(_cut_row(grid, cut))
+    return Table(f"same prompts, then other content · {engine}", _CUT, groups_of(rows)) if rows else None
 
 
 def _cut_row(grid: Grid, cut: CutFigures) -> Row:

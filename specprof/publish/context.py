@@ -35,6 +35,11 @@ class Engine:
         words = " ".join(part for part in (self.name, self.version, self.device) if part)
         return ", ".join(part for part in (words, self.cache, self.rehearsal) if part)
 
+    @property
+    def document(self) -> dict[str, str]:
+        """As card.json and policy.yaml tell it."""
+        return {"name": self.name, "version": self.version, "device": self.device, "model": self.model}
+
 
 def engine_of(environment: Mapping[str, Any]) -> Engine:
     """The engine an environment tells of: the mapping under `engine` (fields of EngineFacts), or its first launch's."""
@@ -73,8 +78,16 @@ def gate_code(finding: GateFinding) -> str:
 
 def gate_codes(findings: Iterable[GateFinding]) -> str:
     """The gates of a cell in short, each once, forbidding ones first: `7! 2 4`."""
-    ordered = sorted(findings, key=lambda gate: (gate.severity is not Severity.INVALID, gate.gate))
-    return " ".join(dict.fromkeys(gate_code(gate) for gate in ordered))
+    return " ".join(dict.fromkeys(map(gate_code, sorted(findings, key=_forbidding_first))))
+
+
+def one_per_gate(findings: Iterable[GateFinding]) -> tuple[GateFinding, ...]:
+    """Findings of several cells, one per gate and severity, forbidding ones first."""
+    return tuple(sorted({gate_code(gate): gate for gate in findings}.values(), key=_forbidding_first))
+
+
+def _forbidding_first(finding: GateFinding) -> tuple[bool, int]:
+    return finding.severity is not Severity.INVALID, finding.gate
 
 
 def gate_names(findings: Iterable[GateFinding]) -> str:

@@ -21,9 +21,9 @@ from specprof.publish.cost_sentences import (
     source_lines,
 )
 from specprof.publish.files import put
-from specprof.publish.json_text import json_text
+from specprof.publish.json_text import json_text, wants_json
 from specprof.publish.numbers import one_line
-from specprof.publish.paragraphs import bullets, paragraph
+from specprof.publish.paragraphs import bare_table, bullets, paragraph, verbatim
 from specprof.publish.pictures import sensitivity
 from specprof.publish.pictures.style import house_style
 from specprof.study.cost_file import CostFile, load_cost_file
@@ -43,20 +43,18 @@ def cost_command(path: Path, *, out: Path | None, output: str, console: Console)
     `out`: another PNG file, or folder, for the chart; the page stands beside it under the same name. Raises InputError
     for a file, study, cell, format or place that cannot be used.
     """
-    if output not in ("text", "json"):
-        raise InputError(f"--format {output}: is not known. Use text or json.")
+    in_json = wants_json(output)
     chart = _chart_path(path, out)
     page = _page_path(chart)
     file = load_cost_file(path)
     bill = make_bill(file)
     _write(chart, _chart(bill))
     _write(page, render_bill(bill, _reports(file), page.parent).encode())
-    if output == "json":
+    if in_json:
         console.file.write(bill_json(bill, chart, page) + "\n")
         return
     print_bill(bill, console)
-    for lead, what, written in (("\n", "Chart", chart), ("", "Page", page)):
-        console.print(f"{lead}{what}: {written}", highlight=False, soft_wrap=True, markup=False)
+    verbatim(f"\nChart: {chart}\nPage: {page}", console)
 
 
 def bill_json(bill: Bill, chart: Path, page: Path) -> str:
@@ -86,13 +84,11 @@ def print_bill(bill: Bill, console: Console) -> None:
 
 def _table(bill: Bill) -> Table:
     """Intervals stand beneath the price they lead to; those of the inputs are in the JSON."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     against = {tie.option: tie for tie in bill.break_evens}
     idle = any((option.utilisation.figure.value or 1.0) < 1 for option in bill.options)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = bare_table()
     longest = max(len(one_line(option.name)) for option in bill.options)
     table.add_column("option", min_width=min(longest, WHOLE_NAME))
     busy = ("busy",) if idle else ()

@@ -56,12 +56,12 @@ def is_first_look(gain: GainFigures) -> bool:
 
 def choices(grid: Grid, protocol: Protocol) -> dict[tuple[str, int], Choice]:
     """What was decided per content and concurrency; where nobody did, the plain rule's choice."""
-    decided = {
+    by_policy = {
         (found.tag, found.concurrency): Choice(Action(found.decision), found.arm, found.gain, found.first_look)
         for found in grid.figures.decisions
         if found.protocol == protocol.name
     }
-    return decided or plain_choices(grid, protocol)
+    return by_policy or plain_choices(grid, protocol)
 
 
 def plain_choices(grid: Grid, protocol: Protocol) -> dict[tuple[str, int], Choice]:

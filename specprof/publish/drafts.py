@@ -14,11 +14,10 @@ from specprof.analyse.results import Figure, GainFigures
 from specprof.decide.bounds import Bound
 from specprof.decide.policy import MARGIN
 from specprof.decide.verdict import PUBLISHABLE_BLOCKS, needs
-from specprof.publish.context import SEPARATOR, Engine
+from specprof.publish.context import SEPARATOR, Engine, one_per_gate
 from specprof.publish.decisions import Action, action, bounds_of, is_first_look
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import UNKNOWN, known, one_line, percent, times
-from specprof.publish.sections import each_once
 from specprof.publish.summary import listed
 from specprof.publish.table import ARM, GATES, Column, Entry, Group, Row, Table, value
 
@@ -192,7 +191,7 @@ def _row(grid: Grid, protocol: Protocol, tag: str, arm: str, streams: Sequence[i
         Entry(_by_position(first.conditional if first else ())),
         *(value(gain.step_time_ratio if (gain := gains[n]) else None) for n in _ends(streams)),
         *(value(gain.speculation_gain if (gain := gains[n]) else None) for n in streams),
-        Entry("", gates=each_once(gate for cell in cells for gate in cell.gates)),
+        Entry("", gates=one_per_gate(gate for cell in cells for gate in cell.gates)),
     )
     return Row(entries, unfit=any(not cell.valid for cell in cells))
 

@@ -19,14 +19,13 @@ from specprof.analyse.explained import EXPLAINED
 from specprof.analyse.results import CellFigures, Figure, GainFigures, GateFinding, Severity, StudyFigures
 from specprof.analyse.thresholds import SUSPICIOUS_SURVIVAL
 from specprof.errors import InputError
-from specprof.publish.card import headlines
+from specprof.publish.card import QUOTED_GAINS, headline_key, headlines
 from specprof.publish.context import gate_code, place
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known, one_line, quantity, times
-from specprof.publish.service_card import service_headlines
+from specprof.publish.service_card import ServiceNumber, service_numbers
 
 THROUGHPUT, SPECULATION = "throughput_tok_s", "speculation_gain"
-GAINS = {SPECULATION: "speculation gain", "batching_gain": "batching gain", "interaction": "interaction"}
 
 _MIXTURES = frozenset({"*", "all", "any", "average", "combined", "mean", "mix", "mixed", "overall", "total"})
 _JOINED = re.compile(r"(?<=\w)\s*[,+;|]\s*(?=\w)|\w\s+(?:and|&)\s+\w", re.IGNORECASE)  # `c++`, `q&a` are one
@@ -60,7 +59,7 @@ class Number:
         """`135.5 tok/s [128, 143]`, `speculation gain 1.41× [1.11, 1.80]`."""
         if self.metric == THROUGHPUT:
             return quantity(self.figure, "tok/s")
-        return f"{GAINS[self.metric]} {times(self.figure)}"
+        return f"{QUOTED_GAINS[self.metric]} {times(self.figure)}"
 
     @property
     def gates(self) -> tuple[GateFinding, ...]:
@@ -91,13 +90,13 @@ class Fitness:
     study: str
     fit: tuple[Fit, ...]
     unfit: tuple[Unfit, ...]
-    service: tuple[str, ...] = ()  # of open loops: lines to copy, all of them fit
+    service: tuple[ServiceNumber, ...] = ()  # of open loops, all of them fit
 
     def has(self, cell: str) -> bool:
         """Whether the study has a number of this cell, by its address."""
         return cell in self._cells()
 
-    def unknown(self, cell: str) -> str:
+    def unknown_cell(self, cell: str) -> str:
         """What to say to somebody who asked for a cell that is not there."""
         near = get_close_matches(cell, self._cells(), n=1, cutoff=0.0)
         example = f" The nearest in {self.study} is '{near[0]}'." if near else ""
@@ -111,19 +110,19 @@ class Fitness:
             tuple(found for found in self.unfit if address(found.number.cell) in cells),
         )
 
-    def _cells(self) -> list[str]:
-        numbers = (*(found.number for found in self.fit), *(found.number for found in self.unfit))
-        return list(dict.fromkeys(address(number.cell) for number in numbers))
-
     def reasons(self) -> tuple[str, ...]:
         """Each gate or rule with how many numbers it holds back, the most first: `gate 7 (loops): 2`."""
         counted = Counter(objection.gate for found in self.unfit for objection in found.objections)
         return tuple(f"{gate}: {count}" for gate, count in counted.most_common())
 
+    def _cells(self) -> list[str]:
+        numbers = (*(found.number for found in self.fit), *(found.number for found in self.unfit))
+        return list(dict.fromkeys(address(number.cell) for number in numbers))
+
 
 def assess(figures: StudyFigures) -> Fitness:
     """Hold every number of a study against what forbids publication."""
-    context = {_key(line): str(line["context"]) for line in headlines(figures)}
+    context = {headline_key(line): str(line["context"]) for line in headlines(figures)}
     fit, unfit = [], []
     for number in _numbers(Grid(figures)):
         line = context.get((number.metric, *_where(number.cell)))
@@ -132,8 +131,7 @@ def assess(figures: StudyFigures) -> Fitness:
             fit.append(Fit(number, line))
         else:
             unfit.append(Unfit(number, objections or (_UNEXPLAINED,)))
-    service = tuple(str(line["context"]) for line in service_headlines(figures))
-    return Fitness(one_line(figures.study), tuple(fit), tuple(unfit), service)
+    return Fitness(one_line(figures.study), tuple(fit), tuple(unfit), service_numbers(figures))
 
 
 _UNEXPLAINED = Objection(
@@ -213,7 +211,7 @@ def _gain_numbers(grid: Grid, gain: GainFigures) -> Iterator[Number]:
     if cell is None:
         return
     lowest = gain.concurrency == min(grid.concurrencies(gain.tag, gain.protocol))
-    for metric in GAINS:
+    for metric in QUOTED_GAINS:
         figure: Figure = getattr(gain, metric)
         if known(figure.value) and (metric == SPECULATION or not lowest):
             yield Number(metric, cell, figure, grid.parts(gain))
@@ -265,10 +263,6 @@ def _without_interval(value: Any, low: Any, high: Any) -> Iterator[Objection]:
             "one measurement, or an interval that does not hold its value",
             "Measure more prompts or more blocks: 32 prompts a tag and blocks: 4 make a number fit to be published.",
         )
-
-
-def _key(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(line[name] for name in ("metric", "tag", "protocol", "arm", "concurrency"))
 
 
 def _where(cell: CellFigures) -> tuple[str, str, str, int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol as Structure
 from typing import TypeVar
 
 from specprof.analyse.results import CellFigures, GainFigures, StudyFigures
-from specprof.analyse.service_results import RungFigures
+from specprof.publish.numbers import one_line
 
 _Named = TypeVar("_Named", CellFigures, GainFigures)
 
@@ -28,8 +30,28 @@ class Protocol:
 
     @property
     def words(self) -> str:
-        """Name and stop rule, the name only where it says more than the rule."""
-        return self.rule if self.name == self.stop else f"{self.name} ({self.rule})"
+        """Name and stop rule on one line, the name only where it says more than the rule."""
+        return one_line(self.rule if self.name == self.stop else f"{self.name} ({self.rule})")
+
+
+class UnderProtocol(Structure):
+    """What was measured of one content under one protocol: cells, rungs, and whatever is told of them."""
+
+    @property
+    def tag(self) -> str:
+        """The content."""
+
+    @property
+    def protocol(self) -> str:
+        """The name of the protocol."""
+
+    @property
+    def stop(self) -> str:
+        """Who ends a text: `forced` or `natural`."""
+
+    @property
+    def length(self) -> int:
+        """Tokens asked for (forced) or allowed (natural)."""
 
 
 class Grid:
@@ -68,6 +90,11 @@ class Grid:
     def on_arms(self) -> tuple[str, ...]:
         """The arms with speculation."""
         return tuple(arm for arm, method in self.methods.items() if method != OFF)
+
+    def place(self, arm: str) -> int | None:
+        """An arm's place among those with speculation, by which pictures draw it; None for any other."""
+        on_arms = self.on_arms
+        return on_arms.index(arm) if arm in on_arms else None
 
     def concurrencies(self, tag: str | None = None, protocol: str | None = None) -> tuple[int, ...]:
         """The numbers of streams measured, rising, for one tag and protocol or for all."""
@@ -110,10 +137,7 @@ class Grid:
 
 def named_apart(figures: StudyFigures) -> StudyFigures:
     """The same figures, arms whose `method` reads alike named as well: `ngram K=4 (wide)`, `ngram K=4 (narrow)`."""
-    arms: dict[str, set[str]] = {}
-    for cell in figures.cells:
-        arms.setdefault(cell.method, set()).add(cell.arm)
-    alike = {method for method, of in arms.items() if len(of) > 1}
+    alike = shared_methods((cell.arm, cell.method) for cell in figures.cells)
     if not alike:
         return figures
 
@@ -123,6 +147,14 @@ def named_apart(figures: StudyFigures) -> StudyFigures:
     return replace(figures, cells=tuple(map(named, figures.cells)), gains=tuple(map(named, figures.gains)))
 
 
-def protocol_of(cell: CellFigures | RungFigures) -> Protocol:
-    """The protocol a cell was measured under."""
-    return Protocol(cell.protocol, cell.stop, cell.length)
+def shared_methods(arms: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Of arms and their methods, the methods of more than one arm: such words alone do not tell the arms apart."""
+    of_method: dict[str, set[str]] = {}
+    for arm, method in arms:
+        of_method.setdefault(method, set()).add(arm)
+    return frozenset(method for method, alike in of_method.items() if len(alike) > 1)
+
+
+def protocol_of(found: UnderProtocol) -> Protocol:
+    """The protocol something was measured under."""
+    return Protocol(found.protocol, found.stop, found.length)

@@ -8,9 +8,9 @@ from specprof.analyse.guided import GuidedFigures
 from specprof.analyse.quality import QualityFigures
 from specprof.analyse.results import StudyFigures
 from specprof.publish.context import SEPARATOR
-from specprof.publish.grid import Grid, Protocol
-from specprof.publish.numbers import count, interval, known, number, one_line, percent, percent_interval, times
-from specprof.publish.table import ARM, GATES, STREAMS, Column, Entry, Group, Row, Table, share, value
+from specprof.publish.grid import Grid, Protocol, protocol_of
+from specprof.publish.numbers import count, known, one_line, percent, percent_interval, times
+from specprof.publish.table import ARM, GATES, STREAMS, Column, Entry, Group, Row, Table, protocol_tables, share, value
 
 _QUALITY = (
     STREAMS,
@@ -47,18 +47,11 @@ _GUIDED = (
 
 def quality_tables(grid: Grid, engine: str) -> tuple[Table, ...]:
     """One table per protocol whose texts are judged."""
-    of_protocol: dict[Protocol, dict[str, list[QualityFigures]]] = {}
-    for found in grid.figures.quality:
-        contents = of_protocol.setdefault(Protocol(found.protocol, found.stop, found.length), {})
-        contents.setdefault(one_line(found.tag), []).append(found)
-    return tuple(
-        Table(
-            f"{one_line(protocol.words)}{SEPARATOR}{engine}",
-            _QUALITY,
-            tuple(Group(tag, "", tuple(_quality_row(grid, found) for found in of)) for tag, of in contents.items()),
-        )
-        for protocol, contents in of_protocol.items()
-    )
+
+    def group(content: str, judged: list[QualityFigures]) -> Group:
+        return Group(content, "", tuple(_quality_row(grid, found) for found in judged))
+
+    return protocol_tables(grid.figures.quality, engine, _QUALITY, group)
 
 
 def guided_tables(grid: Grid, engine: str) -> tuple[Table, ...]:
@@ -81,8 +74,7 @@ def guided_tables(grid: Grid, engine: str) -> tuple[Table, ...]:
 def quality_sentences(figures: StudyFigures) -> Iterator[str]:
     """One sentence per content, arm and N whose texts are judged: both shares, side by side."""
     for found in figures.quality:
-        protocol = Protocol(found.protocol, found.stop, found.length)
-        words = (one_line(found.tag), one_line(protocol.words), f"N={found.concurrency}", one_line(found.method))
+        words = (one_line(found.tag), protocol_of(found).words, f"N={found.concurrency}", one_line(found.method))
         requests, tokens = found.good_request_share, found.good_token_share
         said = (
             f"{percent(requests.value)} of requests {percent_interval(requests)} and {percent(tokens.value)} of tokens "
@@ -132,7 +124,7 @@ def _quality_row(grid: Grid, found: QualityFigures) -> Row:
         Entry(count(found.num_requests - found.num_unjudged)),
         share(found.good_request_share),
         share(found.good_token_share),
-        Entry(number(found.good_tok_s.value), interval(found.good_tok_s)),
+        value(found.good_tok_s),
         Entry(count(found.num_bad)),
         Entry(count(found.num_failed)),
         Entry(count(found.num_unjudged)),

@@ -6,11 +6,19 @@ import json
 import math
 from typing import Any
 
+from specprof.errors import InputError
 from specprof.publish.numbers import UNSAFE
 
 
+def wants_json(output: str) -> bool:
+    """Whether `--format` asks for JSON and not for text. Raises InputError for anything else."""
+    if output not in ("text", "json"):
+        raise InputError(f"--format {output}: is not known. Use text or json.")
+    return output == "json"
+
+
 def json_text(value: Any, indent: int = 1) -> str:
-    r"""A value as JSON. What could steer a terminal or turn a line around is written as \\uXXXX: the same text.
+    r"""A value as JSON. What could steer a terminal or turn a line around is written as \uXXXX: the same text.
 
     Raises ValueError for a number that JSON does not know (`finite` puts null in its place).
     """

@@ -13,7 +13,7 @@ from specprof.analyse.service_results import (
     ServiceFigures,
     TargetFigures,
 )
-from specprof.publish.grid import OFF, Grid, Protocol, protocol_of
+from specprof.publish.grid import OFF, Grid, Protocol, protocol_of, shared_methods
 from specprof.publish.numbers import known
 
 
@@ -72,7 +72,7 @@ class Ladder:
 
 def ladders(figures: StudyFigures) -> tuple[Ladder, ...]:
     """Every ladder of a study, forced protocols before natural ones, else in the study's order."""
-    service = named_apart(figures).service or ServiceFigures()
+    service = rungs_named_apart(figures).service or ServiceFigures()
     found: dict[tuple[str, Protocol], dict[str, list[RungFigures]]] = {}
     for rung in service.rungs:
         found.setdefault((rung.tag, protocol_of(rung)), {}).setdefault(rung.arm, []).append(rung)
@@ -101,20 +101,17 @@ def arm_places(figures: StudyFigures) -> dict[str, int | None]:
     return {r.arm: None if r.method == OFF else speculating.index(r.arm) for r in service.rungs}
 
 
-def named_apart(figures: StudyFigures) -> StudyFigures:
+def rungs_named_apart(figures: StudyFigures) -> StudyFigures:
     """The same figures, arms of open loops whose `method` reads alike named as well: `ngram K=4 (wide)`."""
     service = figures.service
     if service is None:
         return figures
-    arms: dict[str, set[str]] = {}
-    for rung in service.rungs:
-        arms.setdefault(rung.method, set()).add(rung.arm)
-    alike = {method for method, of in arms.items() if len(of) > 1}
+    alike = shared_methods((rung.arm, rung.method) for rung in service.rungs) - {OFF}
     if not alike:
         return figures
 
     def words(method: str, arm: str) -> str:
-        return f"{method} ({arm})" if method in alike and method != OFF else method
+        return f"{method} ({arm})" if method in alike else method
 
     return replace(
         figures,

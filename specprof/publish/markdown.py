@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from specprof.publish.context import gate_codes
 from specprof.publish.numbers import plain
-from specprof.publish.table import Entry, Row, Table
+from specprof.publish.table import Entry, Table
 
 _SPECIAL = re.compile(r"([\\`*|]|(?<!\w)_|_(?!\w)|~~|!(?=\[)|(?<=\])(?=[(\[:]))")
 
@@ -51,16 +51,11 @@ def _lines(table: Table) -> Iterator[str]:
     yield f"|:--|{'|'.join(':--' if column.words else '--:' for column in table.columns)}|"
     for group in table.groups:
         for row in group.rows:
-            yield f"| {escaped(group.tag)}{' †' if row.unfit else ''} | {' | '.join(_entries(row))} |"
+            yield f"| {escaped(group.tag)}{' †' if row.unfit else ''} | {' | '.join(map(_entry, row.entries))} |"
     yield ""
     for group in table.groups:
         if group.context:
             yield f"* {escaped(group.tag)}: {escaped(group.context)}"
-
-
-def _entries(row: Row) -> Iterator[str]:
-    for entry in row.entries:
-        yield _entry(entry)
 
 
 def _entry(entry: Entry) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specprof.analyse.results import Figure, GateFinding, MixFigures, MixVerdict, StudyFigures
+from specprof.analyse.results import Figure, GateFinding, MixFigures, StudyFigures
 from specprof.publish.context import SEPARATOR, gate_code
-from specprof.publish.grid import Grid, Protocol
+from specprof.publish.grid import Grid, protocol_of
 from specprof.publish.numbers import UNKNOWN, known, one_line, percent, times
-from specprof.publish.table import ARM, GATES, STREAMS, Column, Entry, Group, Row, Table, value
+from specprof.publish.table import ARM, GATES, STREAMS, Column, Entry, Group, Row, Table, protocol_tables, value
 
 _COLUMNS = (
     STREAMS,
@@ -26,25 +26,14 @@ _COLUMNS = (
     GATES,
 )
 
-_ANSWERS = {MixVerdict.SLOWED: "slowed", MixVerdict.NOT_SLOWED: "not slowed", MixVerdict.UNDECIDED: "undecided"}
-
 
 def mixed_tables(grid: Grid, engine: str) -> tuple[Table, ...]:
     """One table per mixed protocol: every content beside the others, against itself alone."""
-    of_protocol: dict[Protocol, dict[str, list[MixFigures]]] = {}
-    for mix in grid.figures.mixes:
-        contents = of_protocol.setdefault(Protocol(mix.protocol, mix.stop, mix.length), {})
-        contents.setdefault(_content(mix), []).append(mix)
-    return tuple(
-        Table(
-            f"{one_line(protocol.words)}{SEPARATOR}{engine}",
-            _COLUMNS,
-            tuple(
-                Group(content, _context(mixes), tuple(_row(grid, m) for m in mixes)) for content, mixes in of.items()
-            ),
-        )
-        for protocol, of in of_protocol.items()
-    )
+
+    def group(content: str, mixes: list[MixFigures]) -> Group:
+        return Group(content, _context(mixes), tuple(_row(grid, mix) for mix in mixes))
+
+    return protocol_tables(grid.figures.mixes, engine, _COLUMNS, group, content=_content)
 
 
 def mixed_sentences(figures: StudyFigures) -> Iterator[str]:
@@ -56,9 +45,9 @@ def mixed_sentences(figures: StudyFigures) -> Iterator[str]:
 
 def answer(mix: MixFigures) -> str:
     """What a mix did to one content under speculation: `slowed: 0.70× its decode speed alone [0.68, 0.72] (90%)`."""
-    said = f"{_ANSWERS[mix.verdict]}: {times(mix.tested_ratio)} its decode speed alone (90%)"
     if not known(mix.tested_ratio.value):
-        return f"{_ANSWERS[mix.verdict]}: the content was not measured alone at full load"
+        return f"{mix.verdict}: the content was not measured alone at full load"
+    said = f"{mix.verdict}: {times(mix.tested_ratio)} its decode speed alone (90%)"
     gains = (mix.speculation_gain_alone, mix.speculation_gain_mixed)
     if all(gain is not None and known(gain.value) for gain in gains):
         said += f"; speculation gives {times(gains[0])} alone and {times(gains[1])} mixed"
@@ -66,8 +55,7 @@ def answer(mix: MixFigures) -> str:
 
 
 def _place(mix: MixFigures) -> str:
-    protocol = Protocol(mix.protocol, mix.stop, mix.length)
-    return SEPARATOR.join((_content(mix), one_line(protocol.words), f"N={mix.concurrency}", one_line(mix.method)))
+    return SEPARATOR.join((_content(mix), protocol_of(mix).words, f"N={mix.concurrency}", one_line(mix.method)))
 
 
 def _content(mix: MixFigures) -> str:
@@ -99,7 +87,7 @@ def _row(grid: Grid, mix: MixFigures) -> Row:
         value(mix.steps_per_s_ratio),
         value(mix.control_ratio),
         value(mix.tested_ratio),
-        Entry(_ANSWERS[mix.verdict], _by(mix.tested_ratio)),
+        Entry(str(mix.verdict), _by(mix.tested_ratio)),
         value(mix.speculation_gain_alone),
         value(mix.speculation_gain_mixed),
         Entry("", gates=mix.gates),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:  # every command prints through here, `--help` too, and figures take long to load
@@ -65,6 +66,15 @@ def percent(value: float | None, *, signed: bool = False) -> str:
 def count(value: float | None) -> str:
     """A count of whole things: 48,266."""
     return UNKNOWN if not known(value) else f"{value:,.0f}"
+
+
+def count_range(values: Iterable[float | None]) -> str:
+    """The least and the largest of several counts: `352–5,600`, or `352` where all are alike."""
+    told = [value for value in values if known(value)]
+    if not told:
+        return UNKNOWN
+    low, high = count(min(told)), count(max(told))
+    return low if low == high else f"{low}–{high}"
 
 
 def rate(value: float | None) -> str:

@@ -1,4 +1,7 @@
-"""Running text on a terminal: wrapped where it is still easy to read, text from outside never taken for markup."""
+"""What a terminal shows: running text, wrapped where it is still easy to read, lines to copy, and tables.
+
+Text from outside is never taken for markup.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from specprof.publish.numbers import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 READ_AT_MOST = 96  # columns
 
@@ -25,12 +29,24 @@ def paragraph(text: str, console: Console, *, style: str = "", indent: int = 0, 
 
 
 def bullets(heading: str, items: Iterable[str], console: Console) -> None:
-    """A list under a heading ("" for none); nothing at all without items."""
+    """A list under a heading; nothing at all without items."""
     told = list(items)
     if not told:
         return
-    if heading:
-        console.print()
-        paragraph(heading, console, style="bold")
+    console.print()
+    paragraph(heading, console, style="bold")
     for item in told:
         paragraph(item, console, bullet="- ")
+
+
+def verbatim(text: str, console: Console) -> None:
+    """Text as it is, in lines of any length: commands, paths and what else is copied."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def bare_table(*, gap: int = 1) -> Table:
+    """A table without a frame, `gap` blanks between its columns."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from specprof.analyse.pipeline import PipelineFigures, PipelineLoad
 from specprof.analyse.results import Figure, StudyFigures
 from specprof.publish.context import SEPARATOR
-from specprof.publish.grid import Grid, Protocol
+from specprof.publish.grid import Grid, protocol_of
 from specprof.publish.numbers import bound, count, known, number, one_line, percent, percent_interval, quantity, times
-from specprof.publish.table import ARM, STREAMS, Column, Entry, Group, Row, Table
+from specprof.publish.table import ARM, STREAMS, Column, Entry, Group, Row, Table, protocol_tables
 
 _COLUMNS = (
     STREAMS,
@@ -25,26 +25,21 @@ _COLUMNS = (
 
 def pipeline_tables(grid: Grid, engine: str) -> tuple[Table, ...]:
     """One table per protocol: every content and arm over its streams; none where the engine has one stage."""
-    of_protocol: dict[Protocol, dict[str, list[PipelineFigures]]] = {}
-    for piped in grid.figures.pipeline:
-        contents = of_protocol.setdefault(Protocol(piped.protocol, piped.stop, piped.length), {})
-        contents.setdefault(piped.tag, []).append(piped)
-    return tuple(
-        Table(
-            f"{one_line(protocol.words)}{SEPARATOR}{engine}",
-            _COLUMNS,
-            tuple(_group(grid, tag, arms) for tag, arms in contents.items()),
-        )
-        for protocol, contents in of_protocol.items()
-    )
+
+    def group(content: str, arms: list[PipelineFigures]) -> Group:
+        told = [shape_words(arms[0])]
+        told += [f"{_method(grid, piped)}: {said}" for piped in arms if (said := _hand_over(piped))]
+        rows = tuple(_row(_method(grid, piped), load) for piped in arms for load in piped.loads)
+        return Group(content, "; ".join(told), rows)
+
+    return protocol_tables(grid.figures.pipeline, engine, _COLUMNS, group)
 
 
 def pipeline_sentences(figures: StudyFigures) -> Iterator[str]:
     """One sentence per content, protocol and arm: the hand-over, and what filling and larger batches gave at most N."""
     grid = Grid(figures)
     for piped in figures.pipeline:
-        protocol = Protocol(piped.protocol, piped.stop, piped.length)
-        place = SEPARATOR.join((one_line(piped.tag), protocol.words, _method(grid, piped)))
+        place = SEPARATOR.join((one_line(piped.tag), protocol_of(piped).words, _method(grid, piped)))
         yield f"{place}: {'; '.join(part for part in (_gains(piped), _hand_over(piped)) if part)}"
 
 
@@ -86,16 +81,6 @@ def _hand_over(piped: PipelineFigures) -> str:
 def _milliseconds(figure: Figure) -> str:
     scaled = (None if value is None else value * 1e3 for value in (figure.value, figure.low, figure.high))
     return quantity(Figure(*scaled), "ms")
-
-
-def _group(grid: Grid, tag: str, arms: list[PipelineFigures]) -> Group:
-    first = arms[0]
-    context = [
-        shape_words(first),
-        *(f"{_method(grid, piped)}: {said}" for piped in arms if (said := _hand_over(piped))),
-    ]
-    rows = tuple(_row(_method(grid, piped), load) for piped in arms for load in piped.loads)
-    return Group(one_line(tag), "; ".join(context), rows)
 
 
 def _row(method: str, load: PipelineLoad) -> Row:

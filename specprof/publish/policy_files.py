@@ -48,7 +48,7 @@ def policy_document(
     return {
         "schema_version": SCHEMA_VERSION,
         "study": policy.study,
-        "engine": {"name": engine.name, "version": engine.version, "device": engine.device, "model": engine.model},
+        "engine": engine.document,
         "machine": {name: as_json(environment[name]) for name in _MACHINE if name in environment},
         "protocol": {"name": policy.protocol, "stop": policy.stop, "length": policy.length},
         "margin": policy.margin,
@@ -102,17 +102,17 @@ def proxy_config(routing: Routing) -> dict[str, Any]:
     }
 
 
+def command(pool: Pool) -> str:
+    """One line for a shell that starts a server of the pool."""
+    env = (f"{name}={_quoted(value)}" for name, value in without_secrets(pool.env).items())
+    return " ".join((*env, *map(_quoted, without_secrets(pool.argv))))
+
+
 def _proxy(routing: Routing) -> str:
     """The text of litellm.yaml."""
     config = proxy_config(routing)
     example = next((model["model_name"] for model in config["model_list"]), routing.served_model)
     return _PROXY_HEAD.format(example=one_line(example)) + _yaml(config)
-
-
-def command(pool: Pool) -> str:
-    """One line for a shell that starts a server of the pool."""
-    env = (f"{name}={_quoted(value)}" for name, value in without_secrets(pool.env).items())
-    return " ".join((*env, *map(_quoted, without_secrets(pool.argv))))
 
 
 def _quoted(part: str) -> str:

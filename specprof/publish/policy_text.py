@@ -15,9 +15,10 @@ from specprof.decide.routing import Pool, Routing, route
 from specprof.errors import InputError
 from specprof.publish.context import Engine, engine_of, gate_codes
 from specprof.publish.grid import Protocol
+from specprof.publish.json_text import wants_json
 from specprof.publish.model_text import model_lines
-from specprof.publish.numbers import known, one_line, percent
-from specprof.publish.paragraphs import bullets, paragraph
+from specprof.publish.numbers import UNKNOWN, known, one_line, percent
+from specprof.publish.paragraphs import bare_table, bullets, paragraph, verbatim
 from specprof.publish.policy_files import command, policy_document, policy_json, write_policy
 from specprof.store import Store
 
@@ -36,8 +37,7 @@ def policy_command(
 
     Raises InputError for a folder, protocol, margin or format that cannot be used.
     """
-    if output not in ("text", "json"):
-        raise InputError(f"--format {output}: is not known. Use text or json.")
+    in_json = wants_json(output)
     if not 0 <= margin < 1:
         raise InputError(f"--margin {margin:g}: is not a share. Write 0.03 for 3%.")
     store = Store.existing(root)
@@ -49,13 +49,13 @@ def policy_command(
     model = next((found for found in models if found.protocol == policy.protocol), None)
     document = policy_document(policy, routing, told.figures.environment, model)
     written = write_policy(document, routing, out or root)
-    if output == "json":
+    if in_json:
         console.file.write(policy_json(document) + "\n")
         return
     methods = {cell.arm: cell.method for cell in told.figures.cells}
     says = model_lines(model, methods) if model is not None else ()
     print_policy(policy, routing, engine_of(told.figures.environment), console, says)
-    console.print(f"\nPolicy: {written[0]}\nProxy:  {written[1]}", highlight=False, soft_wrap=True, markup=False)
+    verbatim(f"\nPolicy: {written[0]}\nProxy:  {written[1]}", console)
 
 
 def print_policy(
@@ -74,11 +74,9 @@ def print_policy(
 
 
 def _table(policy: Policy) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = bare_table()
     for heading in ("content", "streams", "decision", "speculation gain [95%]", "gates"):
         table.add_column(heading, no_wrap=heading == "streams", justify="right" if heading == "streams" else "left")
     for tag in policy.tags:
@@ -88,7 +86,7 @@ def _table(policy: Policy) -> Table:
             gates = gate_codes(gate for choice in part.evidence if choice.best for gate in choice.best.gates)
             table.add_row(Text(name), _span(part), decision, Text("\n".join(_gains(part))), Text(gates))
         if not tag.ranges:
-            table.add_row(Text(one_line(tag.tag)), "—", Text("not measured", style="yellow"), "", "")
+            table.add_row(Text(one_line(tag.tag)), UNKNOWN, Text("not measured", style="yellow"), "", "")
     return table
 
 
@@ -121,7 +119,7 @@ def _gain(choice: Choice) -> str:
 def change(gain: Figure) -> str:
     """A ratio as a change with its interval: `+33% [+6.1%, +68%]`."""
     if not known(gain.value):
-        return "—"
+        return UNKNOWN
     told = percent(gain.value - 1, signed=True)
     if not known(gain.low) or not known(gain.high):
         return told
@@ -157,7 +155,7 @@ def _print_pool(pool: Pool, console: Console) -> None:
     console.print()
     doing = _speculates(pool) if pool.speculative_config else "without speculation"
     paragraph(f"Pool {pool.name} ({', '.join(map(one_line, pool.tags))}): {doing}", console, style="bold")
-    console.print(command(pool), highlight=False, soft_wrap=True, markup=False)
+    verbatim(command(pool), console)
 
 
 def _speculates(pool: Pool) -> str:

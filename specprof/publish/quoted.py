@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from specprof.analyse.results import CellFigures, GateFinding
+from specprof.publish.card import QUOTED_GAINS
 from specprof.publish.context import Engine, context_line
-from specprof.publish.fitness import GAINS, SPECULATION, THROUGHPUT, Fit, Number, Objection, Unfit, address, each_once
+from specprof.publish.fitness import SPECULATION, THROUGHPUT, Fit, Number, Objection, Unfit, address, each_once
 from specprof.publish.grid import OFF
 from specprof.publish.numbers import quantity, times
 
@@ -32,7 +33,7 @@ class Quoted:
         if self.throughput is not None:
             said.append(quantity(self.throughput.number.figure, "tok/s"))
         if self.gain is not None:
-            said.append(f"{GAINS[SPECULATION]} {times(self.gain.number.figure)} against {OFF}")
+            said.append(f"{QUOTED_GAINS[SPECULATION]} {times(self.gain.number.figure)} against {OFF}")
         return context_line(replace(self.cell, gates=self.gates), engine, " · ".join(said))
 
 

@@ -19,21 +19,29 @@ from specprof.publish.cache_text import cache_tables
 from specprof.publish.card import card
 from specprof.publish.card_text import card_markdown
 from specprof.publish.context import engine_of, gate_code, place
-from specprof.publish.figures import FRONTIER_TITLE, INTERFERENCE_TITLE, SERVICE_TITLES, Picture, draw
+from specprof.publish.figures import (
+    FRONTIER_TITLE,
+    INTERFERENCE_TITLE,
+    SERVICE_TITLES,
+    Hand,
+    Picture,
+    draw,
+    each_in_turn,
+)
 from specprof.publish.files import folder_in, put
 from specprof.publish.grid import Grid
 from specprof.publish.guided_text import guided_tables, quality_tables
 from specprof.publish.interference_text import interference_sentences, interference_tables
 from specprof.publish.json_text import json_text
 from specprof.publish.language import say, say_clauses, say_parts
-from specprof.publish.markdown import fenced, finalize, table_lines
+from specprof.publish.markdown import fenced, table_lines
 from specprof.publish.mixed_text import mixed_tables
 from specprof.publish.numbers import interval, number, one_line, plain, times
 from specprof.publish.pipeline_text import pipeline_sentences, pipeline_tables
 from specprof.publish.service_text import frontier_sentences, service_sentences
 from specprof.publish.settings import settings
 from specprof.publish.summary import Advice, advice, answer, gate_groups
-from specprof.publish.web import csp_hash, packaged
+from specprof.publish.web import csp_hash, packaged, page_environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -73,14 +81,18 @@ DEFINITIONS = {
 }
 
 
-def write_report(figures: StudyFigures, folder: Path, samples: Sequence[Sample] = ()) -> Path:
+def write_report(
+    figures: StudyFigures, folder: Path, samples: Sequence[Sample] = (), *, hand: Hand = each_in_turn
+) -> Path:
     """Write report.html, report.md, figures/*.png, card.json and card.md into `folder`; returns the page's path.
 
     Each file appears whole or not at all, the page last. Nothing is written if the card breaks its schema.
+    `hand`: who draws the pictures.
     """
     told = card(figures)
-    pictures = draw(figures)
-    page, text = render_html(figures, pictures, samples, told), render_markdown(figures, pictures, samples, told)
+    pictures = draw(figures, hand)
+    content = _content(figures, pictures, samples, told)
+    page, text = _html(content), _markdown(content)
     try:
         figures_folder = folder_in(folder, "figures")
         for picture in pictures:
@@ -101,12 +113,16 @@ def render_html(
     figures: StudyFigures, pictures: Sequence[Picture], samples: Sequence[Sample], told: Mapping[str, Any]
 ) -> str:
     """The page, in one file."""
+    return _html(_content(figures, pictures, samples, told))
+
+
+def _html(content: Mapping[str, Any]) -> str:
     script, style = packaged("report.js"), packaged("report.css")
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
-            **_content(figures, pictures, samples, told),
+            **content,
             data_uri=_data_uri,
             script=script,
             style=style,
@@ -120,8 +136,11 @@ def render_markdown(
     figures: StudyFigures, pictures: Sequence[Picture], samples: Sequence[Sample], told: Mapping[str, Any]
 ) -> str:
     """The same report as Markdown, its pictures beside it in `figures/`."""
-    template = _environment().get_template("report.md.j2")
-    return template.render(**_content(figures, pictures, samples, told))
+    return _markdown(_content(figures, pictures, samples, told))
+
+
+def _markdown(content: Mapping[str, Any]) -> str:
+    return _environment().get_template("report.md.j2").render(**content)
 
 
 def _content(
@@ -210,23 +229,7 @@ def _trimmed(sample: Sample) -> Sample:
 
 @cache
 def _environment() -> Environment:
-    """Templates named *.html.j2 escape for HTML, the others for Markdown."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined, pass_eval_context, select_autoescape
-    from jinja2.nodes import EvalContext
-
-    @pass_eval_context
-    def printed(context: EvalContext, value: object) -> object:
-        return _plain_text(value) if context.autoescape else finalize(value)
-
-    environment = Environment(
-        loader=PackageLoader("specprof.publish"),
-        autoescape=select_autoescape(["html.j2"]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=printed,
-    )
+    environment = page_environment()
     environment.filters |= {
         "line": one_line,
         "times": times,
@@ -240,11 +243,6 @@ def _environment() -> Environment:
     }
     environment.globals |= {"say": say, "say_parts": say_parts, "say_clauses": say_clauses}
     return environment
-
-
-def _plain_text(value: object) -> object:
-    """Text without control characters; markup the templates made passes as it is."""
-    return plain(value) if type(value) is str else value
 
 
 def _data_uri(png: bytes) -> str:

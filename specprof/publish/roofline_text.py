@@ -16,9 +16,9 @@ from specprof.analyse.roofline import ANCHOR, Hardware, ModelShape
 from specprof.decide.conclude import conclude
 from specprof.errors import InputError
 from specprof.publish.context import SEPARATOR
-from specprof.publish.json_text import finite, json_text
+from specprof.publish.json_text import finite, json_text, wants_json
 from specprof.publish.numbers import count, number, one_line, percent, percent_interval
-from specprof.publish.paragraphs import paragraph
+from specprof.publish.paragraphs import bare_table, paragraph
 from specprof.store import Store
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def roofline_command(
     Without a `model` it is the anchor's; without `hardware` or `probed` it is the anchor's machine, `gpus` of them.
     Raises InputError for an unknown machine, config, format or study.
     """
-    if output not in ("text", "json"):
-        raise InputError(f"--format {output}: is not known. Use text or json.")
+    in_json = wants_json(output)
     if hardware is not None and probed is not None:
         raise InputError("--hardware and --probe: name one machine, not two. Leave one of them out.")
     if gpus < 1:
@@ -68,7 +67,7 @@ def roofline_command(
     machine = (given or named(_USUAL_HARDWARE)).times(gpus)
     told = _bounds(model, machine, question)
     shares = _shares(Store.existing(study), model, given.times(gpus) if given else None) if study is not None else None
-    if output == "json":
+    if in_json:
         document = {"bounds": as_json(told), "study": as_json(shares)}
         console.file.write(json_text(finite(document)) + "\n")
         return
@@ -224,10 +223,12 @@ def _capacity(told: Bounds) -> str:
 
 
 def _share_table(shares: StudyShares) -> Table:
+    from rich.text import Text
+
     words = ("content", "protocol", "arm", "gates")
     table = _table(("content", "protocol", "arm", "N", "tok/s", "bound", "share [95%]", "gates"), words)
     for cell in shares.cells:
-        table.add_row(*_share_row(cell))
+        table.add_row(*map(Text, _share_row(cell)))  # names from a study file are no markup
     return table
 
 
@@ -245,10 +246,7 @@ def _share_row(cell: BoundShare) -> tuple[str, ...]:
 
 
 def _table(headings: Iterable[str], words: tuple[str, ...]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = bare_table()
     for heading in headings:
         table.add_column(heading, justify="left" if heading in words else "right", no_wrap=heading not in words)
     return table

@@ -8,16 +8,27 @@ from specprof.analyse.results import (
     CellFigures,
     Figure,
     GainFigures,
-    GateFinding,
     Loops,
     Percentiles,
-    Severity,
 )
 from specprof.analyse.sampled import SurpriseFigures
-from specprof.publish.context import gate_code
+from specprof.publish.context import one_per_gate
 from specprof.publish.grid import Grid, Protocol, protocol_of
-from specprof.publish.numbers import UNKNOWN, count, known, number, one_line, p_value, percent
-from specprof.publish.table import ARM, GATES, STREAMS, Column, Entry, Group, Row, Table, duration, share, value
+from specprof.publish.numbers import UNKNOWN, count, count_range, known, number, one_line, p_value, percent
+from specprof.publish.table import (
+    ARM,
+    GATES,
+    STREAMS,
+    Column,
+    Entry,
+    Group,
+    Row,
+    Table,
+    duration,
+    groups_of,
+    share,
+    value,
+)
 
 SAMPLED_GATE = 8  # whose evidence the surprise table is
 
@@ -69,7 +80,7 @@ def _headline_row(grid: Grid, tag: str, protocol: Protocol, arm: str, concurrenc
         value(on.tokens_per_engine_step if on else None),
         share(on.prefill_share if on else None),
         share(on.prediction_error if on else None, signed=True),
-        Entry("", gates=each_once(gate for cell in cells for gate in cell.gates)),
+        Entry("", gates=one_per_gate(gate for cell in cells for gate in cell.gates)),
     )
     return Row(entries, unfit=not all(cell.valid for cell in cells))
 
@@ -224,7 +235,7 @@ def prefill_table(grid: Grid, engine: str) -> Table | None:
         Column("prompt", "tokens, median"),
         Column("prefill speed", "tok/s"),
     )
-    groups: dict[str, list[Row]] = {}
+    rows: dict[str, list[Row]] = {}
     for found in grid.figures.prefill:
         entries = (
             Entry(one_line(found.shape)),
@@ -233,9 +244,8 @@ def prefill_table(grid: Grid, engine: str) -> Table | None:
             Entry(count(found.prompt_tokens.value)),
             value(found.speed_tok_s),
         )
-        groups.setdefault(one_line(found.tag), []).append(Row(entries))
-    rows = tuple(Group(tag, "", tuple(of_tag)) for tag, of_tag in groups.items())
-    return Table(f"output of one token · {engine}", columns, rows)
+        rows.setdefault(one_line(found.tag), []).append(Row(entries))
+    return Table(f"output of one token · {engine}", columns, groups_of(rows))
 
 
 def loops_table(grid: Grid, engine: str) -> Table | None:
@@ -312,16 +322,16 @@ def surprise_table(grid: Grid, engine: str) -> Table | None:
         Column("p, mean", "against off"),
         GATES,
     )
-    groups: dict[str, list[Row]] = {}
+    rows: dict[str, list[Row]] = {}
     for found in grid.figures.surprise:
-        groups.setdefault(one_line(found.tag), []).append(_surprise_row(found, grid))
-    rows = tuple(Group(tag, "", tuple(of_tag)) for tag, of_tag in groups.items())
-    return Table(f"sampled texts under the target, speculation off · {engine}", columns, rows) if rows else None
+        rows.setdefault(one_line(found.tag), []).append(_surprise_row(grid, found))
+    title = f"sampled texts under the target, speculation off · {engine}"
+    return Table(title, columns, groups_of(rows)) if rows else None
 
 
-def _surprise_row(found: SurpriseFigures, grid: Grid) -> Row:
+def _surprise_row(grid: Grid, found: SurpriseFigures) -> Row:
     cell = grid.cell(found.tag, found.protocol, found.arm, found.concurrency)
-    protocol = Protocol(found.protocol, found.stop, found.length).words
+    protocol = protocol_of(found).words
     unscored = f"{found.num_unscored} texts not" if found.num_unscored else ""
     entries = (
         Entry(f"{protocol}, T = {found.temperature:g}"),
@@ -343,22 +353,12 @@ def _surprise_row(found: SurpriseFigures, grid: Grid) -> Row:
 def _lengths(grid: Grid, tag: str, protocol: Protocol) -> str:
     """Median prompt and output lengths of a content, as a range where its cells differ."""
     cells = [cell for cell in grid.figures.cells if (cell.tag, cell.protocol) == (tag, protocol.name)]
-    requests = _range(float(cell.num_requests) for cell in cells)
+    prompt = count_range(cell.prompt_tokens.value for cell in cells)
+    output = count_range(cell.output_tokens.value for cell in cells)
+    requests = count_range(cell.num_requests for cell in cells)
     launches = max((cell.num_launches for cell in cells), default=0)
-    prompt, output = (
-        _range(figure.value for figure in figures)
-        for figures in ([c.prompt_tokens for c in cells], [c.output_tokens for c in cells])
-    )
     starts = f"{launches} launches" if launches != 1 else "1 launch"
     return f"prompt {prompt}, output {output} tokens (medians) · {requests} requests, {starts} per cell"
-
-
-def _range(found: Iterable[float | None]) -> str:
-    told = [item for item in found if known(item)]
-    if not told:
-        return UNKNOWN
-    low, high = count(min(told)), count(max(told))
-    return low if low == high else f"{low}–{high}"
 
 
 def _positions(figures: Iterable[Figure]) -> str:
@@ -369,9 +369,3 @@ def _positions(figures: Iterable[Figure]) -> str:
 def _inflation(cell: CellFigures) -> str:
     total, measured = cell.sum_of_rates_tok_s.value, cell.throughput_tok_s.value
     return number(total / measured) if known(total) and known(measured) and measured else UNKNOWN
-
-
-def each_once(gates: Iterable[GateFinding]) -> tuple[GateFinding, ...]:
-    """Findings of several cells, one per gate, forbidding ones first."""
-    found = {gate_code(gate): gate for gate in gates}
-    return tuple(sorted(found.values(), key=lambda gate: (gate.severity is not Severity.INVALID, gate.gate)))

@@ -1,4 +1,4 @@
-"""The numbers of open loops as data: the `service` part of card.json, and each with one line to copy.
+"""The numbers of open loops that are fit to be quoted, each with one line to copy; the `service` part of card.json.
 
 A line reads: content · stop rule · prompt · rate and arrivals · arm · engine · what was found [interval] · AL · targets
 · gates. Only what has an interval, and no forbidding gate behind it, gets one.
@@ -7,52 +7,141 @@ A line reads: content · stop rule · prompt · rate and arrivals · arm · engi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from specprof.analyse.results import Figure, GateFinding, StudyFigures, as_json
 from specprof.analyse.service_results import GoodputFigures, GoodputGain, RungFigures
-from specprof.publish.context import SEPARATOR, Engine, engine_of, gate_names, place
+from specprof.publish.context import SEPARATOR, Engine, engine_of, gate_names, one_per_gate, place, rate_words
 from specprof.publish.ladders import Ladder, ladders
 from specprof.publish.numbers import (
     count,
+    interval,
     known,
     number,
     one_line,
     percent,
     percent_interval,
-    quantity,
     rate,
     rate_interval,
     seconds,
     seconds_interval,
-    times,
 )
-from specprof.publish.sections import each_once
 from specprof.publish.service_text import target_words
 
 GOODPUT, GOODPUT_GAIN = "goodput_per_s", "goodput_gain"
 
+_CHECKED = ("effective_tok_s", "good_request_share", "good_token_share")  # of answers that pass the quality check, too
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceNumber:
+    """A number of the open loops: what it is, where it stands, and its line to copy.
+
+    `rung` tells content, stop rule, prompt, arm and targets. A goodput is what all rates of an arm say together: its
+    `rung` is the lowest of them, and `rate_per_s` None.
+    """
+
+    metric: str  # as card.json names it
+    unit: str  # "share" is written in per cent
+    words: str  # `effective output`
+    figure: Figure
+    rung: RungFigures
+    rate_per_s: float | None
+    load: str  # `1.5 req/s poisson`, `0.5–3 req/s poisson`
+    gates: tuple[GateFinding, ...]
+    context: str
+
+    @property
+    def written(self) -> tuple[str, str]:
+        """Its value with the unit, and its interval: `1.2 req/s`, `[1.1, 1.3]`."""
+        return _written(self.figure, self.unit)
+
+    @property
+    def targets(self) -> str:
+        """What an answer had to keep to be counted."""
+        return _targets(self.rung, self.metric)
+
+
+def service_numbers(figures: StudyFigures) -> tuple[ServiceNumber, ...]:
+    """Every number of the open loops that is fit to be quoted, ladder by ladder; none without open loops."""
+    engine = engine_of(figures.environment)
+    return tuple(found for ladder in ladders(figures) for found in _of_ladder(ladder, engine))
+
 
 def service_headlines(figures: StudyFigures) -> list[dict[str, Any]]:
-    """Every number of the open loops that is fit to be quoted, ladder by ladder; [] without open loops."""
+    """The same as card.json holds them."""
     engine = engine_of(figures.environment)
-    return [line for ladder in ladders(figures) for line in _of_ladder(ladder, engine)]
+    return [_headline(found, engine) for found in service_numbers(figures)]
 
 
-def _of_ladder(ladder: Ladder, engine: Engine) -> Iterator[dict[str, Any]]:
+def _of_ladder(ladder: Ladder, engine: Engine) -> Iterator[ServiceNumber]:
     for goodput in ladder.goodputs.values():
         if goodput.arm in ladder.rungs and goodput.valid and _bounded(goodput.rate_per_s):
-            yield _goodput_line(ladder, goodput, engine)
+            yield _goodput(ladder, goodput, engine)
     for gain in ladder.gains.values():
         if gain.arm in ladder.rungs and gain.off.valid and gain.on.valid and _bounded(gain.ratio):
-            yield _gain_line(ladder, gain, engine)
+            yield _goodput_gain(ladder, gain, engine)
     for rungs in ladder.rungs.values():
         for rung in rungs:
             if rung.valid:
-                yield from _rung_lines(rung, engine)
+                yield from _of_rung(rung, engine)
 
 
-def _rung_lines(rung: RungFigures, engine: Engine) -> Iterator[dict[str, Any]]:
+def _goodput(ladder: Ladder, goodput: GoodputFigures, engine: Engine) -> ServiceNumber:
+    rungs = ladder.relied_on(goodput.arm)
+    return _of_all_rates(
+        ladder,
+        rungs,
+        engine,
+        metric=GOODPUT,
+        unit="req/s",
+        words="goodput",
+        figure=goodput.rate_per_s,
+        gates=_gates(rungs),
+        more=f"({percent(goodput.share)} of requests on target)",
+    )
+
+
+def _goodput_gain(ladder: Ladder, gain: GoodputGain, engine: Engine) -> ServiceNumber:
+    rungs = ladder.relied_on(gain.arm)
+    moved = f"from {rate(gain.off.rate_per_s.value)} to {rate(gain.on.rate_per_s.value)} req/s"
+    return _of_all_rates(
+        ladder,
+        rungs,
+        engine,
+        metric=GOODPUT_GAIN,
+        unit="×",
+        words="goodput gain",
+        figure=gain.ratio,
+        gates=_gates((*rungs, *ladder.relied_on(gain.off.arm))),
+        more=f"against off, {moved} ({percent(gain.off.share)} of requests on target)",
+    )
+
+
+def _of_all_rates(
+    ladder: Ladder,
+    rungs: Sequence[RungFigures],
+    engine: Engine,
+    *,
+    metric: str,
+    unit: str,
+    words: str,
+    figure: Figure,
+    gates: tuple[GateFinding, ...],
+    more: str,
+) -> ServiceNumber:
+    """What all the rates of an arm say together; `more` stands behind the number in its line."""
+    lowest = rungs[0]
+    load = f"{rate(lowest.rate_per_s)}–{rate(rungs[-1].rate_per_s)} req/s {one_line(lowest.arrivals)}"
+    prompt = f"prompt {count(lowest.prompt_tokens.value)}"
+    place_of = (one_line(ladder.tag), ladder.protocol.words, prompt, load, one_line(lowest.method))
+    said = f"{words} {_in_words(figure, unit)} {more}"
+    context = _context((*place_of, engine.words, said), _targets(lowest, metric), gates)
+    return ServiceNumber(metric, unit, words, figure, lowest, None, load, gates, context)
+
+
+def _of_rung(rung: RungFigures, engine: Engine) -> Iterator[ServiceNumber]:
     """Output raw and effective, the shares that were of use, and the tail of the first wait."""
     tail = rung.ttft_s.p99 if rung.ttft_s is not None else None
     checked = bool(rung.targets.quality)  # without a check, on target and good are one
@@ -66,76 +155,10 @@ def _rung_lines(rung: RungFigures, engine: Engine) -> Iterator[dict[str, Any]]:
     )
     for metric, unit, figure, words in told:
         if figure is not None and _bounded(figure):
-            said = f"{words} {_written(figure, unit)}"
-            quality = metric.startswith(("effective", "good"))
-            yield {
-                **_line(rung, engine, metric, unit, figure, rung.rate_per_s),
-                "gates": as_json(list(rung.gates)),
-                "context": _context(
-                    (place(rung), engine.words, said, *_acceptance(rung)), rung, rung.gates, quality=quality
-                ),
-            }
-
-
-def _written(figure: Figure, unit: str) -> str:
-    if unit == "share":
-        return f"{percent(figure.value)} {percent_interval(figure)}"
-    if unit == "s":
-        return f"{seconds(figure.value)} {seconds_interval(figure)}"
-    return quantity(figure, unit)
-
-
-def _goodput_line(ladder: Ladder, goodput: GoodputFigures, engine: Engine) -> dict[str, Any]:
-    rungs = ladder.relied_on(goodput.arm)
-    gates = _gates(rungs)
-    figure = goodput.rate_per_s
-    said = (
-        f"goodput {rate(figure.value)} req/s {rate_interval(figure)} ({percent(goodput.share)} of requests on target)"
-    )
-    return {
-        **_line(rungs[0], engine, GOODPUT, "req/s", figure, None),
-        "gates": as_json(list(gates)),
-        "context": _context((_place(ladder, rungs), engine.words, said), rungs[0], gates, quality=False),
-    }
-
-
-def _gain_line(ladder: Ladder, gain: GoodputGain, engine: Engine) -> dict[str, Any]:
-    rungs = ladder.relied_on(gain.arm)
-    gates = _gates((*rungs, *ladder.relied_on(gain.off.arm)))
-    moved = f"from {rate(gain.off.rate_per_s.value)} to {rate(gain.on.rate_per_s.value)} req/s"
-    said = f"goodput gain {times(gain.ratio)} against off, {moved} ({percent(gain.off.share)} of requests on target)"
-    return {
-        **_line(rungs[0], engine, GOODPUT_GAIN, "×", gain.ratio, None),
-        "gates": as_json(list(gates)),
-        "context": _context((_place(ladder, rungs), engine.words, said), rungs[0], gates, quality=False),
-    }
-
-
-def _line(
-    rung: RungFigures, engine: Engine, metric: str, unit: str, figure: Figure, rate_per_s: float | None
-) -> dict[str, Any]:
-    """What every line says of where it stands; `rate_per_s` is None for what all rates together say."""
-    return {
-        "metric": metric,
-        "unit": unit,
-        "figure": as_json(figure),
-        "tag": rung.tag,
-        "protocol": rung.protocol,
-        "stop": rung.stop,
-        "length": rung.length,
-        "prompt_tokens": as_json(rung.prompt_tokens),
-        "arrivals": rung.arrivals,
-        "rate_per_s": as_json(rate_per_s),
-        "arm": rung.arm,
-        "method": rung.method,
-        "engine": {"name": engine.name, "version": engine.version, "device": engine.device, "model": engine.model},
-        "targets": as_json(rung.targets),
-    }
-
-
-def _context(said: Sequence[str], rung: RungFigures, gates: Sequence[GateFinding], *, quality: bool) -> str:
-    targets = f"targets: {target_words(rung.targets, quality=quality)}"
-    return SEPARATOR.join((*said, targets, f"gates: {gate_names(gates)}"))
+            said = (place(rung), engine.words, f"{words} {_in_words(figure, unit)}", *_acceptance(rung))
+            context = _context(said, _targets(rung, metric), rung.gates)
+            load = rate_words(rung)
+            yield ServiceNumber(metric, unit, words, figure, rung, rung.rate_per_s, load, rung.gates, context)
 
 
 def _acceptance(rung: RungFigures) -> list[str]:
@@ -143,17 +166,53 @@ def _acceptance(rung: RungFigures) -> list[str]:
     return [f"AL {number(al.value)}"] if al is not None and known(al.value) else []
 
 
-def _place(ladder: Ladder, rungs: Sequence[RungFigures]) -> str:
-    """Where a goodput stands: on all the rates of an arm."""
-    rates = f"{rate(rungs[0].rate_per_s)}–{rate(rungs[-1].rate_per_s)} req/s {one_line(rungs[0].arrivals)}"
-    prompt = f"prompt {count(rungs[0].prompt_tokens.value)}"
-    words = (one_line(ladder.tag), one_line(ladder.protocol.words), prompt, rates, one_line(rungs[0].method))
-    return SEPARATOR.join(words)
+def _context(said: Sequence[str], targets: str, gates: Sequence[GateFinding]) -> str:
+    return SEPARATOR.join((*said, f"targets: {targets}", f"gates: {gate_names(gates)}"))
+
+
+def _targets(rung: RungFigures, metric: str) -> str:
+    return target_words(rung.targets, quality=metric in _CHECKED)
+
+
+def _written(figure: Figure, unit: str) -> tuple[str, str]:
+    if unit == "share":
+        return percent(figure.value), percent_interval(figure)
+    if unit == "s":
+        return seconds(figure.value), seconds_interval(figure)
+    if unit == "req/s":
+        return f"{rate(figure.value)} req/s", rate_interval(figure)
+    return f"{number(figure.value)}{'' if unit == '×' else ' '}{unit}", interval(figure)
+
+
+def _in_words(figure: Figure, unit: str) -> str:
+    return " ".join(_written(figure, unit))
 
 
 def _gates(rungs: Iterable[RungFigures]) -> tuple[GateFinding, ...]:
-    return each_once(gate for rung in rungs for gate in rung.gates)
+    return one_per_gate(gate for rung in rungs for gate in rung.gates)
 
 
 def _bounded(figure: Figure) -> bool:
     return known(figure.value) and known(figure.low) and known(figure.high)
+
+
+def _headline(found: ServiceNumber, engine: Engine) -> dict[str, Any]:
+    rung = found.rung
+    return {
+        "metric": found.metric,
+        "unit": found.unit,
+        "figure": as_json(found.figure),
+        "tag": rung.tag,
+        "protocol": rung.protocol,
+        "stop": rung.stop,
+        "length": rung.length,
+        "prompt_tokens": as_json(rung.prompt_tokens),
+        "arrivals": rung.arrivals,
+        "rate_per_s": as_json(found.rate_per_s),
+        "arm": rung.arm,
+        "method": rung.method,
+        "engine": engine.document,
+        "targets": as_json(rung.targets),
+        "gates": as_json(list(found.gates)),
+        "context": found.context,
+    }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from specprof.analyse.frontier import FrontierFigures, FrontierPoint
 from specprof.analyse.results import Figure, Percentiles, StudyFigures
 from specprof.analyse.service_results import GoodputFigures, GoodputGain, RungFigures
-from specprof.publish.context import SEPARATOR
+from specprof.publish.context import SEPARATOR, one_per_gate
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.ladders import Ladder, ladders
 from specprof.publish.numbers import (
     UNKNOWN,
     count,
+    count_range,
     interval,
     known,
     number,
@@ -23,9 +24,8 @@ from specprof.publish.numbers import (
     seconds,
     seconds_interval,
 )
-from specprof.publish.sections import each_once
 from specprof.publish.service_text import milliseconds, target_words, tpot_words
-from specprof.publish.table import ARM, GATES, STREAMS, Column, Entry, Group, Row, Table, share, value
+from specprof.publish.table import ARM, GATES, STREAMS, Column, Entry, Group, Row, Table, protocol_tables, share, value
 
 RATE = Column("rate", "req/s offered")
 
@@ -180,7 +180,7 @@ def _part(part: Figure, whole: Figure) -> float | None:
 def _rung_tables(figures: StudyFigures, engine: str, columns: tuple[Column, ...], fill: _Fill) -> tuple[Table, ...]:
     """One table per protocol, its contents one below the other, with a row per rate and arm."""
     return tuple(
-        Table(f"{one_line(protocol.words)}{SEPARATOR}{engine}", columns, tuple(_rung_group(of, fill) for of in found))
+        Table(f"{protocol.words}{SEPARATOR}{engine}", columns, tuple(_rung_group(of, fill) for of in found))
         for protocol, found in _by_protocol(figures).items()
     )
 
@@ -204,32 +204,22 @@ def _ladder_context(ladder: Ladder) -> str:
     """Arrivals, targets, lengths and how much was measured: what all rows share."""
     rungs = [rung for of_arm in ladder.rungs.values() for rung in of_arm]
     first = ladder.any_rung
-    prompt, output = (
-        _range(figure.value for figure in told)
-        for told in ([rung.prompt_tokens for rung in rungs], [rung.output_tokens for rung in rungs])
-    )
+    prompt = count_range(rung.prompt_tokens.value for rung in rungs)
+    output = count_range(rung.output_tokens.value for rung in rungs)
     cap = [f"at most {first.max_concurrency} requests at once"] if first.max_concurrency is not None else []
     parts = (
         f"{one_line(first.arrivals)} arrivals",
         *cap,
         f"targets: {target_words(ladder.targets, quality=True)}",
         f"prompt {prompt}, output {output} tokens (medians)",
-        f"{_range(float(rung.fates.offered) for rung in rungs)} requests, {_starts(rungs)} per rung",
+        f"{count_range(rung.fates.offered for rung in rungs)} requests, {_starts(rungs)} per rung",
     )
     return SEPARATOR.join(parts)
 
 
 def _starts(rungs: Sequence[RungFigures]) -> str:
-    launches = _range(float(rung.num_launches) for rung in rungs)
+    launches = count_range(rung.num_launches for rung in rungs)
     return "1 launch" if launches == "1" else f"{launches} launches"
-
-
-def _range(found: Iterable[float | None]) -> str:
-    told = [item for item in found if known(item)]
-    if not told:
-        return UNKNOWN
-    low, high = count(min(told)), count(max(told))
-    return low if low == high else f"{low}–{high}"
 
 
 def _by_protocol(figures: StudyFigures) -> dict[Protocol, list[Ladder]]:
@@ -263,7 +253,7 @@ def goodput_table(figures: StudyFigures, engine: str) -> Table | None:
 
 def _content(ladder: Ladder) -> str:
     """Content and stop rule: a goodput is told with both."""
-    return SEPARATOR.join((one_line(ladder.tag), one_line(ladder.protocol.words)))
+    return SEPARATOR.join((one_line(ladder.tag), ladder.protocol.words))
 
 
 def _goodput_context(ladder: Ladder) -> str:
@@ -278,7 +268,7 @@ def _goodput_rows(ladder: Ladder) -> tuple[Row, ...]:
 
 def _goodput_row(ladder: Ladder, goodput: GoodputFigures) -> Row:
     gain = ladder.gains.get(goodput.arm)
-    gates = each_once(gate for rung in ladder.relied_on(goodput.arm) for gate in rung.gates)
+    gates = one_per_gate(gate for rung in ladder.relied_on(goodput.arm) for gate in rung.gates)
     entries = (
         Entry(one_line(ladder.rungs[goodput.arm][0].method)),
         Entry(rate(goodput.rate_per_s.value), rate_interval(goodput.rate_per_s)),
@@ -313,27 +303,16 @@ def frontier_tables(figures: StudyFigures, engine: str) -> tuple[Table, ...]:
         GATES,
     )
     methods = Grid(figures).methods
-    found: dict[Protocol, dict[str, list[FrontierFigures]]] = {}
-    for frontier in figures.frontiers:
-        protocol = Protocol(frontier.protocol, frontier.stop, frontier.length)
-        found.setdefault(protocol, {}).setdefault(frontier.tag, []).append(frontier)
-    return tuple(
-        Table(
-            f"{one_line(protocol.words)}{SEPARATOR}{engine}",
-            columns,
-            tuple(_frontier_group(tag, of_tag, methods) for tag, of_tag in contents.items()),
+
+    def group(content: str, found: list[FrontierFigures]) -> Group:
+        context = (
+            f"targets: TPOT ≤ {tpot_words(found[0].target_tpot_s)}",
+            f"prompt {count_range(frontier.prompt_tokens.value for frontier in found)} tokens (median)",
         )
-        for protocol, contents in found.items()
-    )
+        rows = tuple(_frontier_row(methods[frontier.arm], point) for frontier in found for point in frontier.points)
+        return Group(content, SEPARATOR.join(context), rows)
 
-
-def _frontier_group(tag: str, found: Sequence[FrontierFigures], methods: Mapping[str, str]) -> Group:
-    context = (
-        f"targets: TPOT ≤ {tpot_words(found[0].target_tpot_s)}",
-        f"prompt {_range(frontier.prompt_tokens.value for frontier in found)} tokens (median)",
-    )
-    rows = tuple(_frontier_row(methods[frontier.arm], point) for frontier in found for point in frontier.points)
-    return Group(one_line(tag), SEPARATOR.join(context), rows)
+    return protocol_tables(figures.frontiers, engine, columns, group)
 
 
 def _frontier_row(method: str, point: FrontierPoint) -> Row:

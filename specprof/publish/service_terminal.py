@@ -9,7 +9,7 @@ from specprof.analyse.service_results import RungFigures
 from specprof.publish.context import SEPARATOR, gate_codes
 from specprof.publish.ladders import Ladder, ladders
 from specprof.publish.numbers import UNKNOWN, known, number, one_line, percent, rate, seconds
-from specprof.publish.paragraphs import paragraph
+from specprof.publish.paragraphs import bare_table, paragraph
 from specprof.publish.service_text import frontier_sentences, ladder_place, service_sentences, target_words
 
 if TYPE_CHECKING:
@@ -53,11 +53,9 @@ def print_service(figures: StudyFigures, console: Console) -> None:
 
 
 def _table(ladder: Ladder, *, wide: bool) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = bare_table()
     table.add_column("req/s", justify="right", no_wrap=True)
     table.add_column("arm", overflow="fold")
     for heading, only_wide in _HEADINGS.items():

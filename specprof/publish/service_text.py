@@ -8,7 +8,7 @@ from specprof.analyse.frontier import FrontierFigures, FrontierPoint, Keeping
 from specprof.analyse.results import Figure, StudyFigures
 from specprof.analyse.service_results import GoodputFigures, GoodputGain, TargetFigures
 from specprof.publish.context import SEPARATOR
-from specprof.publish.grid import Grid, Protocol
+from specprof.publish.grid import Grid, protocol_of
 from specprof.publish.ladders import Ladder, ladders
 from specprof.publish.numbers import known, number, one_line, percent, rate, rate_interval, times
 
@@ -93,7 +93,7 @@ def _about(figure: Figure) -> str:
 def ladder_place(ladder: Ladder, method: str = "") -> str:
     """`code · natural ≤96 · poisson arrivals · ngram K=4`: what no goodput is told without."""
     arrivals = f"{one_line(ladder.any_rung.arrivals)} arrivals"
-    words = (one_line(ladder.tag), one_line(ladder.protocol.words), arrivals, one_line(method))
+    words = (one_line(ladder.tag), ladder.protocol.words, arrivals, one_line(method))
     return SEPARATOR.join(word for word in words if word)
 
 
@@ -104,7 +104,7 @@ def frontier_sentences(figures: StudyFigures) -> tuple[str, ...]:
 
 
 def _frontier_place(frontier: FrontierFigures, method: str) -> str:
-    protocol = Protocol(frontier.protocol, frontier.stop, frontier.length).words
+    protocol = protocol_of(frontier).words
     return SEPARATOR.join(map(one_line, (frontier.tag, protocol, method)))
 
 

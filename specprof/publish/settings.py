@@ -61,19 +61,20 @@ def without_secrets(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: WITHHELD if names_secret(key) else without_secrets(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_secret_flag(value, index) for index in range(len(value))]
+        return [_argument(item, before) for before, item in zip((None, *value), value, strict=False)]
     return value
 
 
-def _without_secret_flag(items: list[Any] | tuple[Any, ...], index: int) -> Any:
-    item = items[index]
-    if (
-        index
-        and isinstance(items[index - 1], str)
-        and items[index - 1].startswith("-")
-        and names_secret(items[index - 1])
-    ):
+def _argument(item: Any, before: Any) -> Any:
+    """An item of a list, which may be a command line: the flag whose value it is stands `before` it."""
+    if _is_secret_flag(before):
         return WITHHELD
-    if isinstance(item, str) and item.startswith("-") and "=" in item and names_secret(item.split("=", 1)[0]):
-        return f"{item.split('=', 1)[0]}={WITHHELD}"
+    if isinstance(item, str):
+        flag, equals, _ = item.partition("=")
+        if equals and _is_secret_flag(flag):
+            return f"{flag}={WITHHELD}"
     return without_secrets(item)
+
+
+def _is_secret_flag(item: Any) -> bool:
+    return isinstance(item, str) and item.startswith("-") and names_secret(item)

@@ -10,12 +10,14 @@ but the one it came with, and no network.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specprof.analyse.results import CellFigures
+from specprof.analyse.service_results import RungFigures
 from specprof.errors import InputError
 from specprof.publish.badge import MARK, badge, badge_name
 from specprof.publish.card_text import card_markdown, measured_on
@@ -26,8 +28,10 @@ from specprof.publish.grid import protocol_of
 from specprof.publish.json_text import json_text
 from specprof.publish.language import chinese, say
 from specprof.publish.numbers import count, interval, number, one_line, seconds
+from specprof.publish.paragraphs import verbatim
 from specprof.publish.quoted import HeldBack, Quoted, held_back, quoted
 from specprof.publish.report import write_report
+from specprof.publish.service_card import ServiceNumber
 from specprof.publish.site_studies import Listed, load, slug
 from specprof.publish.web import csp_hash, packaged, page_environment
 
@@ -48,7 +52,7 @@ class Badge:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StudyEntry:
     """A study as the page shows it."""
 
     study: Listed
@@ -56,6 +60,11 @@ class Entry:
     held: tuple[HeldBack, ...]
     badges: tuple[Badge, ...]
     pictures: tuple[str, ...]  # below figures/, without .png
+
+    @property
+    def service(self) -> tuple[ServiceNumber, ...]:
+        """The numbers of its open loops, a row each."""
+        return self.study.fitness.service
 
     @property
     def model(self) -> str:
@@ -77,8 +86,8 @@ def publish_command(paths: Sequence[Path], out: Path, only: Sequence[str], conso
         fitness = study.fitness
         held = f"; {len(fitness.unfit)} not fit to be quoted ({'; '.join(fitness.reasons())})" if fitness.unfit else ""
         told = f"{study.label}: {len(fitness.fit) + len(fitness.service)} numbers fit to be quoted{held}"
-        console.print(told, highlight=False, soft_wrap=True, markup=False)
-    console.print(f"Page: {page}", highlight=False, soft_wrap=True, markup=False)
+        verbatim(told, console)
+    verbatim(f"Page: {page}", console)
 
 
 def publish(studies: Sequence[Listed], out: Path) -> Path:
@@ -100,7 +109,7 @@ def publish(studies: Sequence[Listed], out: Path) -> Path:
     return out / "index.html"
 
 
-def render(entries: Sequence[Entry]) -> str:
+def render(entries: Sequence[StudyEntry]) -> str:
     """The page, in one file; pictures and badges lie beside it."""
     script, style = (packaged(f"report.{of}") + packaged(f"site.{of}") for of in ("js", "css"))
     return (
@@ -109,7 +118,8 @@ def render(entries: Sequence[Entry]) -> str:
         .render(
             entries=entries,
             filters=_filters(entries),
-            num_rows=sum(len(entry.rows) for entry in entries),
+            num_rows=sum(len(entry.rows) + len(entry.service) for entry in entries),
+            num_service=sum(len(entry.service) for entry in entries),
             num_held=sum(len(held.numbers) for entry in entries for held in entry.held),
             script=script,
             style=style,
@@ -136,14 +146,14 @@ def _write_study(study: Listed, folder: Path) -> None:
     put(folder / "card.md", card_markdown(study.figures).encode())
 
 
-def _entry(study: Listed, folder: Path) -> Entry:
+def _entry(study: Listed, folder: Path) -> StudyEntry:
     pictures = sorted(path.stem for path in (folder / "figures").glob("*.png")) if study.samples is not None else []
-    return Entry(
+    return StudyEntry(
         study, quoted(study.fitness.fit), held_back(study.fitness.unfit), tuple(_badges(study)), tuple(pictures)
     )
 
 
-def _badges(study: Listed) -> Iterable[Badge]:
+def _badges(study: Listed) -> Iterator[Badge]:
     gains = [fit for fit in study.fitness.fit if fit.number.metric in _WITH_BADGE]
     arms = {fit.number.cell.arm for fit in gains}
     for fit in gains:
@@ -166,14 +176,16 @@ def _write_badges(badges: Sequence[Badge], folder: Path) -> None:
             path.unlink()
 
 
-def _filters(entries: Sequence[Entry]) -> dict[str, list[str]]:
+def _filters(entries: Sequence[StudyEntry]) -> dict[str, list[str]]:
     """What each select offers, by its name in the page's address."""
     cells = [row.cell for entry in entries for row in entry.rows]
+    rungs = [found.rung for entry in entries for found in entry.service]
+    places: list[CellFigures | RungFigures] = [*cells, *rungs]
     found: dict[str, Iterable[str]] = {
         "study": (entry.study.label for entry in entries),
-        "tag": (one_line(cell.tag) for cell in cells),
-        "protocol": (one_line(cell.protocol) for cell in cells),
-        "arm": (one_line(cell.arm) for cell in cells),
+        "tag": (one_line(place.tag) for place in places),
+        "protocol": (one_line(place.protocol) for place in places),
+        "arm": (one_line(place.arm) for place in places),
         "n": map(str, sorted({cell.concurrency for cell in cells})),
     }
     return {name: list(dict.fromkeys(values)) for name, values in found.items()}

@@ -55,6 +55,14 @@ def load(paths: Sequence[Path], only: Iterable[str] = ()) -> tuple[Listed, ...]:
     return _named_apart(study for study in chosen if study.fitness.fit or not wanted)
 
 
+def listed(
+    source: Path, made: dict[str, Any], figures: StudyFigures, samples: tuple[Sample, ...] | None = None
+) -> Listed:
+    """A study by its card and figures."""
+    name = one_line(figures.study)
+    return Listed(source, name, slug(name), made, figures, assess(figures), samples)
+
+
 def slug(text: str) -> str:
     """A name that is safe as a file and in an address; what it leaves out still tells two names apart."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
@@ -65,14 +73,6 @@ def slug(text: str) -> str:
 
 def _each_once(paths: Sequence[Path]) -> list[Path]:
     return list({path.resolve(): path for path in paths}.values())
-
-
-def listed(
-    source: Path, made: dict[str, Any], figures: StudyFigures, samples: tuple[Sample, ...] | None = None
-) -> Listed:
-    """A study by its card and figures."""
-    name = one_line(figures.study)
-    return Listed(source, name, slug(name), made, figures, assess(figures), samples)
 
 
 def _loaded(path: Path) -> Listed:
@@ -97,7 +97,7 @@ def _require_known(studies: Sequence[Listed], wanted: Sequence[str]) -> None:
     """Every address asked for is a cell of at least one study."""
     for cell in wanted:
         if not any(study.fitness.has(cell) for study in studies):
-            raise InputError(studies[0].fitness.unknown(cell))
+            raise InputError(studies[0].fitness.unknown_cell(cell))
 
 
 def _chosen(study: Listed, wanted: Sequence[str]) -> Listed:

@@ -22,7 +22,7 @@ from specprof.analyse.service_results import RungFigures
 from specprof.publish.context import encounter_words, engine_of, rate_words, step_words
 from specprof.publish.decisions import Action, action, candidates
 from specprof.publish.grid import Grid, Protocol, protocol_of
-from specprof.publish.ladders import named_apart
+from specprof.publish.ladders import rungs_named_apart
 from specprof.publish.numbers import known, number, one_line, percent, times
 from specprof.publish.service_text import service_sentences
 
@@ -323,7 +323,7 @@ def gate_groups(figures: StudyFigures) -> tuple[GateGroup, ...]:
 
 def _measured(figures: StudyFigures) -> tuple[Measured, ...]:
     """Cells of closed loops, rungs of open ones, long prompts among decoders; arms that sound alike told apart."""
-    service, grid = named_apart(figures).service, Grid(figures)
+    service, grid = rungs_named_apart(figures).service, Grid(figures)
     met = (replace(found, method=grid.methods.get(found.arm, found.method)) for found in figures.interference)
     return (*grid.figures.cells, *(service.rungs if service is not None else ()), *met)
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from specprof.analyse.results import Figure, GateFinding
-from specprof.publish.numbers import UNKNOWN, interval, number, percent, percent_interval, seconds
+from specprof.publish.context import SEPARATOR
+from specprof.publish.grid import Protocol, UnderProtocol, protocol_of
+from specprof.publish.numbers import UNKNOWN, interval, number, one_line, percent, percent_interval, seconds
+
+_Measured = TypeVar("_Measured", bound=UnderProtocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,31 @@ STREAMS = Column("N", "streams")
 ARM = Column("arm", words=True)
 
 GATES = Column("gates", words=True)
+
+
+def protocol_tables(
+    measured: Iterable[_Measured],
+    engine: str,
+    columns: tuple[Column, ...],
+    group: Callable[[str, list[_Measured]], Group],
+    content: Callable[[_Measured], str] = lambda found: one_line(found.tag),
+) -> tuple[Table, ...]:
+    """One table per protocol, in it one group per content, all as they come.
+
+    `group` makes a group of a content, in the words that `content` finds for it, and of what was measured of it.
+    """
+    of_protocol: dict[Protocol, dict[str, list[_Measured]]] = {}
+    for found in measured:
+        of_protocol.setdefault(protocol_of(found), {}).setdefault(content(found), []).append(found)
+    return tuple(
+        Table(f"{protocol.words}{SEPARATOR}{engine}", columns, tuple(group(*item) for item in contents.items()))
+        for protocol, contents in of_protocol.items()
+    )
+
+
+def groups_of(rows: Mapping[str, Sequence[Row]]) -> tuple[Group, ...]:
+    """Rows by content as groups that share nothing else."""
+    return tuple(Group(content, "", tuple(of_content)) for content, of_content in rows.items())
 
 
 def value(figure: Figure | None) -> Entry:

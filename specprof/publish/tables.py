@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from specprof.analyse.results import CellFigures, Figure, GainFigures, Severity, StudyFigures
@@ -12,8 +12,8 @@ from specprof.publish.grid import Grid, Protocol
 from specprof.publish.guided_text import guided_sentences, quality_sentences
 from specprof.publish.interference_text import interference_sentences
 from specprof.publish.mixed_text import mixed_sentences
-from specprof.publish.numbers import count, interval, known, number, one_line, percent
-from specprof.publish.paragraphs import paragraph
+from specprof.publish.numbers import UNKNOWN, count, interval, known, number, one_line, percent
+from specprof.publish.paragraphs import bare_table, paragraph
 from specprof.publish.pipeline_text import pipeline_sentences, shape_words
 from specprof.publish.service_terminal import print_service
 from specprof.publish.summary import Advice, GateGroup, advice, gate_groups, verdict_sentence
@@ -100,14 +100,11 @@ def _told(figures: StudyFigures) -> Iterator[tuple[str, Iterable[str]]]:
 
 def _print_surprise(figures: StudyFigures, console: Console) -> None:
     """Gate 8 for sampled texts, one line per cell: seen even where there is nothing to object to."""
-    from rich import box
-    from rich.table import Table
-
     if not figures.surprise:
         return
     console.print()
     paragraph("Sampled texts under the target, speculation off (surprise in nats)", console, style="bold")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = bare_table()
     for heading in ("sampled", "arm"):
         table.add_column(heading)
     for heading in ("T", "N", "tokens", "impos-\nsible", "largest", ">10 per\n1,024", ">8 per\n1,024", "mean"):
@@ -137,10 +134,7 @@ def _prompt_words(grid: Grid, tag: str, protocol: Protocol) -> str:
 
 
 def _table(grid: Grid, tag: str, protocol: Protocol, arm: str, *, wide: bool) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
+    table = bare_table(gap=int(wide))
     for heading in (*_GAIN_HEADINGS, *_STEP_HEADINGS):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("gates", min_width=5)
@@ -163,15 +157,15 @@ def _row(
     style = "" if all(cell is None or cell.valid for cell in (off, on)) else "dim"
     texts = (
         str(concurrency),
-        number(off.throughput_tok_s.value) if off else "—",
+        _value(off.throughput_tok_s if off else None),
         _spread(on.throughput_tok_s if on else None, wide=wide),
         _spread(gain.speculation_gain if gain else None, wide=wide),
-        _batching(gain, wide=wide) if gain else "—",
-        _value(gain.interaction) if gain else "—",
+        _batching(gain, wide=wide) if gain else UNKNOWN,
+        _value(gain.interaction if gain else None),
         _value(on.acceptance_length if on else None),
         _value(shown.tokens_per_engine_step if shown else None),
-        percent(shown.prefill_share.value) if shown else "—",
-        percent(shown.prediction_error.value, signed=True) if shown else "—",
+        percent(shown.prefill_share.value) if shown else UNKNOWN,
+        percent(shown.prediction_error.value, signed=True) if shown else UNKNOWN,
     )
     return (*(Text(text, style=style) for text in texts), _styled_codes(gate_codes(findings)))
 
@@ -181,13 +175,14 @@ def _value(figure: Figure | None) -> str:
 
 
 def _batching(gain: GainFigures, *, wide: bool) -> str:
-    return f"{_value(gain.batching_gain_off)}{' ' if wide else chr(10)}/ {_value(gain.batching_gain)}"
+    between = " " if wide else "\n"
+    return f"{_value(gain.batching_gain_off)}{between}/ {_value(gain.batching_gain)}"
 
 
 def _spread(figure: Figure | None, *, wide: bool) -> str:
     """The value with its interval, beside it or, on a narrow terminal, beneath."""
     if figure is None or not known(figure.value):
-        return "—"
+        return UNKNOWN
     return (" " if wide else "\n").join(part for part in (number(figure.value), interval(figure)) if part)
 
 
@@ -201,9 +196,8 @@ def _styled_codes(codes: str) -> Text:
     return text
 
 
-def _print_gates(groups: Iterable[GateGroup], console: Console) -> None:
+def _print_gates(groups: Sequence[GateGroup], console: Console) -> None:
     """Each gate once, with the cells it speaks of, the evidence of the first and the remedy."""
-    groups = tuple(groups)
     console.print()
     if not groups:
         paragraph("Gates: none failed.", console, style="green")

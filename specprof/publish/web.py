@@ -7,6 +7,7 @@ import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from specprof.publish.markdown import finalize
 from specprof.publish.numbers import plain
 
 if TYPE_CHECKING:
@@ -24,15 +25,28 @@ def csp_hash(text: str) -> str:
 
 
 def page_environment() -> Environment:
-    """What fills a page's template: all text is escaped and without control characters, a missing name is an error."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    """What fills a template: all text is without control characters, and a missing name is an error.
+
+    Templates named *.html.j2 escape for HTML, all others for Markdown.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined, pass_eval_context, select_autoescape
+    from jinja2.nodes import EvalContext
+
+    @pass_eval_context
+    def printed(context: EvalContext, value: object) -> object:
+        return _plain_text(value) if context.autoescape else finalize(value)
 
     return Environment(
         loader=PackageLoader("specprof.publish"),
-        autoescape=True,
+        autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: plain(value) if type(value) is str else value,
+        finalize=printed,
     )
+
+
+def _plain_text(value: object) -> object:
+    """Text without control characters; markup the templates made passes as it is."""
+    return plain(value) if type(value) is str else value

@@ -35,6 +35,8 @@ from specprof.store.requests import RecentColumns
 
 __all__ = ["DeclaredVerdict", "Store", "now"]
 
+LONGEST_TOLD = 300  # characters of what is wrong with a file
+
 
 @dataclass(frozen=True, slots=True)
 class DeclaredVerdict:
@@ -108,7 +110,7 @@ class Store:
         try:
             return {name: DeclaredVerdict(**line) for name, line in read_json(path).items()}
         except (AttributeError, TypeError) as problem:
-            raise StoreError(f"{path}: holds no declared verdicts ({problem}). Restore it.") from None
+            raise StoreError(f"{path}: holds no declared verdicts ({_told(problem)}). Restore it.") from None
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -234,7 +236,9 @@ class Store:
             try:
                 found[int(path.parent.name)] = EngineFacts(**{**told, "argv": tuple(told["argv"])})
             except (KeyError, TypeError, ValueError) as problem:
-                raise StoreError(f"{path}: holds no engine facts ({problem}). Restore it, or remove it.") from None
+                raise StoreError(
+                    f"{path}: holds no engine facts ({_told(problem)}). Restore it, or remove it."
+                ) from None
         return dict(sorted(found.items()))
 
     def cells(self) -> Iterator[CellData]:
@@ -266,7 +270,13 @@ class Store:
                 raise ValueError("not one mark for each request")
             return TextMarks(dict(told["checks"]), told["digest"], good, why)
         except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as problem:
-            raise StoreError(f"{path}: holds no marks ({problem}). Remove it to judge the cell again.") from None
+            raise StoreError(f"{path}: holds no marks ({_told(problem)}). Remove it to judge the cell again.") from None
+
+
+def _told(problem: Exception) -> str:
+    """What an error says, without what a file may hold beyond that."""
+    text = str(problem)
+    return text if len(text) <= LONGEST_TOLD else f"{text[: LONGEST_TOLD - 1]}…"
 
 
 def _when(data: CellData) -> tuple[int, int, str]:

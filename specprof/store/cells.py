@@ -1,7 +1,7 @@
 """A measured cell as files, and back.
 
-`sealed.json` holds the hashes of the three others: what was changed afterwards is refused. Fields that were added over
-time are left out where they say nothing, so a cell without them is stored as it always was.
+`sealed.json` holds the hashes of the three others: what was changed afterwards is refused. A field that was added over
+time and is missing has its default; a field of a later time is refused by name.
 """
 
 from __future__ import annotations

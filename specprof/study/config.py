@@ -25,19 +25,17 @@ from specprof.study.clients import Clients
 from specprof.study.interference import INTERFERENCE, InterferenceSpec, require_sound_interference
 from specprof.study.load import Goodput, Load, Quality, Rates, StudyLoad, Targets, Trace
 from specprof.study.mix import require_sound_mixes
-from specprof.study.strict import Strict
+from specprof.study.strict import MOST, Count, Strict
 
 AUTO_LOOKS = (4, 8, 12)  # METHOD 5; more looks would need another boundary (`decide.looks`)
 
-
-MOST = 2**31 - 1  # of anything counted: what engines and records keep in 32 bits
 MOST_STREAMS, MOST_BLOCKS = 100_000, 1_000  # beyond these a plan is a mistake, and too large to be laid out
 
-Count = Annotated[int, Field(gt=0, le=MOST)]
 Streams = Annotated[int, Field(gt=0, le=MOST_STREAMS)]
 Seed = Annotated[int, Field(ge=-(2**62), le=2**62)]  # an engine keeps it in 64 bits, and each prompt adds its own
 
-Name = Annotated[str, Field(pattern=r"^[^\W_][\w.+-]*$")]  # stands in folder names: letters and digits of any script
+# Stands in folder names: letters and digits of any script.
+Name = Annotated[str, Field(pattern=r"^[^\W_][\w.+-]*$", max_length=200)]
 
 ENGINE_ARGS_OF_SPECPROF = {
     "host": "specprof chooses where the engine listens",
@@ -247,9 +245,7 @@ class Study(Strict):
     format: Literal["completion", "chat"] = "completion"
     blocks: Annotated[int, Field(gt=0, le=MOST_BLOCKS)] | Literal["auto"] = 1
     target_half_width: float = Field(default=0.05, gt=0, allow_inf_nan=False)
-    until: Literal["known", "decided"] = (
-        "known"  # what a look of `auto` must have shown to be the last (`decide.looks`)
-    )
+    until: Literal["known", "decided"] = "known"  # what a look of `auto` must show to be the last (`decide.looks`)
     seed: Seed = 0
     sampling: SamplingSpec = SamplingSpec()
     warmup_tokens: int = Field(default=8, ge=0, le=MOST)

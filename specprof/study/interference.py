@@ -27,7 +27,7 @@ from pydantic import Field, field_validator, model_validator
 
 from specprof.errors import InputError
 from specprof.records import Prompt, draft_length
-from specprof.study.strict import Strict
+from specprof.study.strict import Count, Strict
 
 if TYPE_CHECKING:
     from specprof.study.config import Study
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 INTERFERENCE = "interference"  # the protocol name of these cells
 NEWCOMER_TOKENS = 8  # enough to see it write, too few to outlive anybody
 BYTES_PER_TOKEN = 2  # fewer than a tokenizer of today makes of code or prose: what fits by this rule fits
-
-Count = Annotated[int, Field(gt=0, le=2**31 - 1)]
 
 
 class InterferenceSpec(Strict):

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from specprof.study.clients import Clients
-from specprof.study.strict import Strict
+from specprof.study.strict import Count, Strict
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # requests per second
@@ -35,7 +35,7 @@ class _Open(Clients):
 
     warmup: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10
     timeout: Seconds = 120
-    max_concurrency: int | None = Field(default=None, gt=0, le=2**31 - 1)
+    max_concurrency: Count | None = None
 
 
 class _Drawn(_Open):

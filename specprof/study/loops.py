@@ -49,11 +49,6 @@ def repetition(texts: Ragged) -> Repetition:
     return Repetition(share, looping, Ragged(looping, texts.offsets).sums())
 
 
-def distinct_share(token_ids: NDArray[np.int64]) -> float:
-    """Share of the 4-grams of one text that are different ones; 1.0 for text too short to judge."""
-    return float(repetition(Ragged.of([token_ids])).distinct_share[0])
-
-
 def looping_tokens(token_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Marks the looping tokens of one text (`Repetition`). Shape: (len(token_ids),)."""
     return repetition(Ragged.of([token_ids])).looping

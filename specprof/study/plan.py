@@ -27,6 +27,7 @@ from specprof.study.load import Trace
 from specprof.study.mix import mixed_streams, mixed_tag
 from specprof.study.prompts import load_suite, load_workload, suite_hash
 from specprof.study.schedule import Schedule, open_schedules
+from specprof.study.strict import shortened
 
 PREFILL = "prefill"  # the protocol name of prefill cells
 SENTINEL = "sentinel"
@@ -100,7 +101,8 @@ def _chosen(prompts: tuple[Prompt, ...], workload: Workload, study: Study) -> tu
     if twice := [name for name, count in Counter(p.id for p in of_tag).items() if count > 1]:
         raise InputError(f"{where}: prompt id '{twice[0]}' stands more than once. Give each prompt its own id.")
     if absent := sorted(set(workload.ids or ()) - {p.id for p in of_tag}):
-        raise InputError(f"{where}: ids: '{absent[0]}' is not in its source. Name an id that is, or leave ids: out.")
+        name = shortened(absent[0])
+        raise InputError(f"{where}: ids: '{name}' is not in its source. Name an id that is, or leave ids: out.")
     wanted = min(study.prompts, len(workload.ids or range(study.prompts)))
     if wanted > len(of_tag):
         raise InputError(f"{where}: {wanted} prompts asked for, {len(of_tag)} there. Lower 'prompts:', or write more.")
@@ -115,7 +117,7 @@ def _long_prompt(study: Study) -> Prompt | None:
     for prompt in prompts:
         if study.prefill.id in (None, prompt.id):
             return prompt
-    wanted = "any prompt" if study.prefill.id is None else f"a prompt '{study.prefill.id}'"
+    wanted = "any prompt" if study.prefill.id is None else f"a prompt '{shortened(study.prefill.id)}'"
     raise InputError(f"prefill: {study.prefill.suite} does not hold {wanted}. Name one of its ids, or another suite.")
 
 

@@ -35,7 +35,7 @@ from specprof.study.interference import InterferenceSpec
 from specprof.study.load import Command, Goodput, Rates, Targets, Trace
 from specprof.study.paths import with_paths
 from specprof.study.starter import is_in_starter
-from specprof.study.strict import Strict, find, nearest, says, shortened, together, yaml_mapping
+from specprof.study.strict import LONGEST_MESSAGE, Strict, find, nearest, says, shortened, together, yaml_mapping
 from specprof.study.withheld import secret_among
 
 
@@ -83,8 +83,7 @@ def study_of(source: str | Mapping[str, Any], name: str = "study") -> Study:
 
 def _explain(name: str, node: yaml.Node, problem: ValidationError, *, with_lines: bool = True) -> Iterator[str]:
     for error in _causes(problem):
-        location = error["loc"]
-        location = _without_kinds(location)
+        location = _without_kinds(error["loc"])
         line, depth = find(node, location)
         where = f"{name}:{line}" if with_lines else name
         if error["type"] not in ("extra_forbidden", "missing"):
@@ -94,14 +93,14 @@ def _explain(name: str, node: yaml.Node, problem: ValidationError, *, with_lines
             yield f"{where}: unknown key '{key}'.{nearest(str(location[-1]), _valid_keys(location[:-1]))}"
         elif error["type"] == "missing":
             yield f"{where}: '{key}' is missing. Add it."
-        elif error["type"] == "union_tag_invalid" or error["type"] == "union_tag_not_found":
+        elif error["type"] in ("union_tag_invalid", "union_tag_not_found"):
             kinds = _kinds(Rates, Goodput, Trace) if location[-1:] == ("load",) else _kinds(*_ENGINES)
             alone = " Only workers: and backend: may stand without one." if location == ("load",) else ""
             yield f"{where}: {key}: kind must be one of {', '.join(kinds)}.{alone}"
         else:
             given = error.get("input")
             shown = "" if isinstance(given, dict | list | tuple | BaseModel) else says(given)
-            message = error["msg"].removeprefix("Value error, ")
+            message = shortened(error["msg"].removeprefix("Value error, "), LONGEST_MESSAGE)
             if isinstance(given, bool) and error["type"] == "string_type":
                 message, shown = "YAML reads a bare on, off, yes or no as a truth value; write it in quotes", ""
             if error["type"] == "string_pattern_mismatch":
@@ -192,6 +191,7 @@ def _with_resolved_paths(study: Study, path: Path) -> Study:
             if os.path.isfile(place):  # noqa: PTH113 - unlike Path.is_file, False for a name the system refuses
                 return place
         hint = " 'specprof init' copies it here." if is_in_starter(named) else ""
-        raise InputError(f"{path}: {what} {named} does not exist (looked from {path.resolve().parent} upwards).{hint}")
+        told = shortened(str(named), LONGEST_MESSAGE)
+        raise InputError(f"{path}: {what} {told} does not exist (looked from {path.resolve().parent} upwards).{hint}")
 
     return with_paths(study, found)

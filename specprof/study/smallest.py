@@ -7,7 +7,6 @@ ends hangs on, and shows the model's error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import log
@@ -16,6 +15,7 @@ from typing import Any
 from specprof.errors import InputError
 from specprof.records import Stop
 from specprof.study.config import Arm, Protocol, Study
+from specprof.study.drafters import drafter_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,7 @@ def _deciding_arms(arms: Mapping[str, Arm]) -> dict[str, Arm]:
     by_drafter: dict[str, list[str]] = {}
     for name, arm in arms.items():
         if arm.speculative_config:
-            others = {key: value for key, value in arm.speculative_config.items() if key != "num_speculative_tokens"}
-            by_drafter.setdefault(json.dumps(others, sort_keys=True), []).append(name)
+            by_drafter.setdefault(drafter_of(arm.speculative_config), []).append(name)
     kept = {off}
     for names in by_drafter.values():
         ranked = sorted(names, key=lambda name: _draft_tokens(arms[name]))

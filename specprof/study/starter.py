@@ -21,9 +21,9 @@ def starter_folder() -> Path:
 
 def is_in_starter(named: Path) -> bool:
     """Whether a file of that name comes with specprof: `prompts/code.jsonl` does."""
-    return named.parts[:1] in {(kind,) for kind in KINDS} and os.path.isfile(  # noqa: PTH113 - unlike Path.is_file, False for a name the system refuses
-        starter_folder() / named
-    )
+    if not named.parts or named.parts[0] not in KINDS:
+        return False
+    return os.path.isfile(starter_folder() / named)  # noqa: PTH113 - Path.is_file raises for a name the system refuses
 
 
 def copy_starter(folder: Path) -> list[Path]:

@@ -10,22 +10,26 @@ import difflib
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from specprof.errors import InputError
 
+MOST = 2**31 - 1  # of anything counted: what engines and records keep in 32 bits
 MOST_REPEATED = 10_000  # values that aliases may stand for; a study's own repeat a few dozen
 MOST_ERRORS = 20  # of one file, told at once
 LONGEST_SHOWN = 80  # characters of a value that is wrong
+LONGEST_MESSAGE = 800  # of one error, which may name several
 
 # Beside its own errors PyYAML lets those of its converters through: `!!int ''`, `!!timestamp x`, `1:59:…` for ever.
 _NOT_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError, OverflowError)
 _MERGE = "tag:yaml.org,2002:merge"
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = LONGEST_SHOWN
+
+Count = Annotated[int, Field(gt=0, le=MOST)]
 
 
 class Strict(BaseModel):

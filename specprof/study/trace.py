@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from specprof.errors import InputError
-from specprof.study.strict import nearest, shortened, shown
+from specprof.study.strict import MOST, nearest, shortened, shown
 
-MAX_TOKENS = 2**31 - 1
 MAX_SECONDS = 1e12  # beyond it a clock of this size tells no milliseconds
 UNPACKS_TO = 200  # times its size: traces pack to a tenth or so, and what packs better is there to fill a memory
 SMALL_BYTES = 64 << 20  # whatever it was packed into
@@ -179,7 +178,7 @@ def _requests(
 def _count(value: Any) -> int:
     """A number of tokens."""
     count = int(value)
-    if not 0 <= count <= MAX_TOKENS or isinstance(value, bool) or (isinstance(value, float) and count != value):
+    if not 0 <= count <= MOST or isinstance(value, bool) or (isinstance(value, float) and count != value):
         raise ValueError
     return count
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specprof.analyse.acceptance import (
@@ -53,6 +53,7 @@ def test_a_step_that_accepted_j_tokens_accepted_positions_1_to_j():
     assert accepted_at([0, 1, 3, 3], 4).tolist() == [3, 2, 2, 0]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=200))
 def test_length_is_one_plus_the_sum_of_survival(accepted_per_step):
     steps = len(accepted_per_step)
@@ -61,6 +62,7 @@ def test_length_is_one_plus_the_sum_of_survival(accepted_per_step):
     assert all(later <= earlier for earlier, later in pairwise(curve))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=200))
 def test_conditional_chances_multiply_back_to_survival(accepted_per_step):
     curve = survival(accepted_at(accepted_per_step, 5), len(accepted_per_step))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from specprof.analyse import roofline
@@ -150,6 +152,18 @@ def test_a_cell_that_reached_half_its_bound():
     assert cell.bound_tok_s == pytest.approx(BOUND)
     assert cell.share.value == pytest.approx(0.5, rel=0.01)
     assert "weights' bytes" in told.notes[0]
+
+
+def test_a_stream_without_a_prompt_of_its_own_raises_no_bound():
+    """Four prompts on eight streams are four that write, in each of two launches."""
+    cells = [
+        replace(make_running_cell(0.5 * BOUND, block=launch, concurrency=8, num_prompts=4), launch=launch)
+        for launch in (0, 1)
+    ]
+    environment = ran_on("NVIDIA H100 80GB HBM3")
+    environment["launches"]["1"] = environment["launches"]["0"]
+    (cell,) = bound_shares(analyse("x", Evidence(cells), environment), None, None).cells
+    assert cell.bound_tok_s == pytest.approx(BOUND)
 
 
 def test_with_the_model_keys_and_values_count_in_the_middle_of_the_answer():

@@ -24,6 +24,7 @@ NAMES = st.sampled_from(["a", "b", "c", "d"])
 MAYBE = st.none() | st.floats(0.001, 1000.0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(NAMES, MAYBE), max_size=20))
 def test_values_are_gathered_by_prompt_as_they_first_appear(requests):
     prompts = Prompts.of(np.array([name for name, _ in requests], dtype=object))
@@ -42,6 +43,7 @@ def test_values_are_gathered_by_prompt_as_they_first_appear(requests):
 TEXTS = st.dictionaries(NAMES, st.lists(st.integers(0, 2), max_size=5), max_size=4)
 
 
+@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_texts_diverge_where_one_by_one_they_do(mine, theirs):
     import pandas as pd
@@ -90,7 +92,7 @@ SHAPES = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(SHAPES)
 def test_a_frame_of_any_requests_is_what_each_of_them_says(shapes):
     cell = make_cell(speculative_config=NGRAM, num_prompts=4)
@@ -111,7 +113,7 @@ def test_a_frame_of_any_requests_is_what_each_of_them_says(shapes):
     assert [ids.tolist() for ids in frame.lists("token_ids")] == [list(r.token_ids) for r in shown]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(SHAPES, st.dictionaries(NAMES, st.integers(1, 60), max_size=4))
 def test_tokens_per_step_with_and_without_loops_are_those_counted_step_by_step(shapes, ends):
     cell = make_cell(speculative_config=NGRAM, num_prompts=4)
@@ -146,6 +148,7 @@ def test_tokens_per_step_with_and_without_loops_are_those_counted_step_by_step(s
     assert found.tokens_per_engine_step_before_eos.value == pytest.approx(per_step("own") if ended else None)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.1, 9.0), min_size=2, max_size=12), st.integers(2, 5), st.integers(0, 99))
 def test_a_loop_ends_when_its_streams_do_whoever_takes_the_next_prompt(seconds, streams, seed):
     orders = np.random.default_rng(seed).permuted(np.tile(np.arange(len(seconds)), (3, 1)), axis=1)

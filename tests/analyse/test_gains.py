@@ -153,6 +153,22 @@ def test_the_identity_is_exact():
     assert exp(causes.tokens_per_step) == pytest.approx(63 / 32)
 
 
+def test_texts_that_arrive_in_one_piece_have_no_identity_and_break_nothing():
+    """A proxy that holds the stream back: every chunk of a text comes at the same instant, after all was written."""
+    cells = [
+        make_data(cell, make_requests(cell, step_s=0.0))
+        for tag in ("code", "prose")
+        for arm in ({}, {"arm": "on", "speculative_config": NGRAM})
+        for cell in [make_cell(tag=tag, **arm)]
+    ]
+    evidence = Evidence(cells)
+    assert {identity(series) for series in evidence.series.values()} == {None}
+    figures = analyse("held back", evidence, {})
+    assert figures.contents == ()
+    assert len(figures.cells) == 4
+    assert not [gate for cell in figures.cells for gate in cell.gates if gate.name == "above its cause"]
+
+
 def test_a_content_effect_that_is_all_acceptance():
     """Same step time, code accepts 3 of every step and prose 1: twice the tokens per step, and nothing else."""
     cells = [

@@ -8,6 +8,7 @@ import pytest
 
 from specprof.analyse.evidence import Evidence, Series
 from specprof.analyse.gates import cell_gates
+from specprof.analyse.gates.found import caution, each_once, invalid
 from specprof.analyse.looping import loop_evidence, own_ends
 from specprof.analyse.results import Severity
 from specprof.analyse.study import analyse
@@ -416,3 +417,11 @@ def test_a_gate_found_in_every_block_is_told_once_and_with_the_first_block_s_evi
     evidence = Evidence([make_data(c, counters={"num_preemptions": 1.0 + c.block}) for c in cells])
     (shown,) = analyse("demo", evidence, {}).cells
     assert [gate.evidence for gate in shown.gates if gate.gate == 10] == ["1 requests were preempted"]
+
+
+def test_a_caution_does_not_stand_in_for_what_forbids_a_figure():
+    """Of two blocks, or of a guided cell and its free twin, one may be forbidden by the gate that only warns of the
+    other; what both say alike stands once.
+    """
+    mild, grave = caution(7, "loops", "one text", ""), invalid(7, "loops", "all texts", "")
+    assert each_once([mild, grave, replace(mild, evidence="another text")]) == (mild, grave)

@@ -18,6 +18,7 @@ from specprof.analyse.ordering import (
     prompt_variance,
     random_orders,
     walls,
+    walls_with_one_replaced,
 )
 
 SPREAD = 0.2  # of ln(seconds) between the prompts of the population
@@ -82,6 +83,21 @@ def test_of_very_many_prompts_the_tail_is_nothing():
     (wall,) = walls(seconds, 2, np.arange(len(seconds))[None])
     assert wall == pytest.approx(seconds.sum() / 2)
     assert 0 <= wall_of(seconds, 2) - wall < seconds.max()
+
+
+@pytest.mark.parametrize(("streams", "pace"), [(1, None), (2, None), (3, [0.2, 0.6, 1.0]), (8, None), (24, None)])
+def test_with_one_replaced_it_is_the_wall_of_that_order(streams, pace):
+    """The schedule that branches off is the one that would be made from the start, wherever the other prompt stands."""
+    rng = np.random.default_rng(streams)
+    taken, instead = rng.lognormal(size=(5, 20)), rng.lognormal(size=(5, 20))
+    thinning = None if pace is None else np.array(pace)
+    found = walls_with_one_replaced(taken, instead, streams, thinning)
+    for order, place in np.ndindex(taken.shape):
+        seconds = taken[order].copy()
+        seconds[place] = instead[order, place]
+        (wall,) = walls(seconds, streams, np.arange(20)[None], thinning)
+        assert found[order, place] == pytest.approx(wall)
+        assert pace is not None or wall == pytest.approx(wall_of(seconds, streams))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.samples import MAX_CHARS, samples
+from specprof.ragged import Ragged
 from specprof.records import Role
-from specprof.study.loops import distinct_share
+from specprof.study.loops import repetition
 from tests.factory import NGRAM, looping_tokens, make_cell, make_data, make_request
 
 TOKENS = 200
@@ -35,7 +36,7 @@ def shown(*cells):
 def test_the_worst_loop_comes_first_and_the_text_that_repeats_least_after_it():
     slightly = (*range(100), *range(100, 160), *range(100, 140))  # 40 of its 200 tokens stand there twice
     texts = [half_looping(160), tuple(range(TOKENS)), looping_tokens(TOKENS), slightly]
-    shares = [distinct_share(np.array(ids)) for ids in texts]
+    shares = repetition(Ragged.of(texts)).distinct_share
     assert np.argsort(shares).tolist() == [2, 0, 3, 1]  # what the comments above say
     assert shown(cell_of(texts)) == [("code", "p2", "off", True), ("code", "p1", "off", False)]
 

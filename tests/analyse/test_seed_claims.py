@@ -91,7 +91,7 @@ FORMULAS: dict[str, Callable[..., float]] = {
     **dict.fromkeys(("cost_A", "cost_B"), price),
     "cost_rev": lambda: price_ratio("cost_B", "cost_A") - 1,
     "breakeven_q": break_even,
-    "breakeven_share": lambda q, raw: cost.scaled(cost.exact(q), 1, raw).value or 0.0,
+    "breakeven_share": lambda q, raw: cost.exact(q).scaled(1, raw).value or 0.0,
 }
 
 

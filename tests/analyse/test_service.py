@@ -17,7 +17,8 @@ from specprof.analyse.service import Asked, asked_by, service_figures
 from specprof.analyse.service.cell import OpenCell
 from specprof.analyse.service.findings import rung_gates
 from specprof.analyse.service.gain import goodput_gain
-from specprof.analyse.service.goodput import Climb, goodput_rate
+from specprof.analyse.service.goodput import Climb, goodput_rate, with_collapsed
+from specprof.analyse.service.goodput import climb as climb_of
 from specprof.analyse.service.rung import Rung, rung_figures
 from specprof.analyse.service.spread import Latencies, ratio, share, spread
 from specprof.analyse.service_results import GoodputFigures, RungFigures, TargetFigures
@@ -350,6 +351,39 @@ def test_where_nothing_held_the_goodput_is_below_the_lowest_rate():
 def test_rungs_that_contradict_each_other_leave_the_goodput_between_them():
     told = goodput_rate(climb((1, 0.7, 0.6, 0.8), (2, 0.97, 0.93, 1.0)), 0.9)
     assert (told.low, told.high) == (1.0, 2.0)
+
+
+def block_at(rate: float, block: int, num_hits: int) -> OpenCell:
+    """100 requests in ten seconds, so many of them on target."""
+    cell = make_open_cell([0.1 * i for i in range(100)], block=block, arrivals={"rate_per_s": rate})
+    requests = [due_request(cell, i, ttft_s=0.1 if i < num_hits else 2.0) for i in range(100)]
+    return measured_cell(cell, requests, targets(ttft=1.0))
+
+
+def test_a_block_that_collapsed_counts_at_the_rates_it_was_spared():
+    """One block holds at 2 and 4 and one collapses at 2: at 4, of the luckier one alone, all would seem to hold.
+
+    With the other as it was at 2, the share at 4 is (100 + 20) / 200, at 2 as well; from 1.0 at 1 to 0.6 at 2 the line
+    passes 0.9 at a quarter of the way.
+    """
+    first, second = (Rung((block_at(rate, 0, 100), block_at(rate, 1, hits))) for rate, hits in ((1.0, 100), (2.0, 20)))
+    ladder = with_collapsed([first, second, Rung((block_at(4.0, 0, 100),))])
+    assert [[cell.arrivals.rate_per_s for cell in rung.cells] for rung in ladder] == [[1, 1], [2, 2], [4, 2]]
+    told = goodput_rate(climb_of([first, second, Rung((block_at(4.0, 0, 100),))]), 0.9)
+    assert told.value == pytest.approx(2**0.25)
+
+
+def test_a_block_that_is_missing_without_having_collapsed_counts_nowhere_else():
+    """A goodput's halving takes other rates in every block: what one did not measure is not known of it."""
+    lower, upper = Rung((block_at(1.0, 0, 100), block_at(1.0, 1, 80))), Rung((block_at(2.0, 0, 95),))
+    assert [len(rung.cells) for rung in with_collapsed([upper, lower])] == [2, 1]
+
+
+def test_a_reader_is_told_which_launches_a_rate_lacks():
+    frames = [block_at(rate, block, hits).frame for rate, block, hits in ((1.0, 0, 100), (1.0, 1, 20), (2.0, 0, 100))]
+    told = service_figures(frames, targets(ttft=1.0), lambda name: (0, name))
+    assert told is not None
+    assert [note for note in told.notes if "2 req/s: 1 of 2 launches had collapsed" in note]
 
 
 def goodput(rate: Figure, **changes: Any) -> GoodputFigures:

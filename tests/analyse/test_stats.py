@@ -6,7 +6,7 @@ from math import exp, inf, log, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as distributions
 
@@ -91,6 +91,7 @@ def test_six_values_are_the_fewest_with_a_median_interval():
     assert stats.median(np.empty(0)) == Figure(None)
 
 
+@settings(deadline=None)
 @given(st.integers(6, 60))
 def test_the_median_interval_never_promises_too_much(n):
     low, high = interval(stats.median(np.arange(1.0, n + 1)))
@@ -100,11 +101,6 @@ def test_the_median_interval_never_promises_too_much(n):
 
 def test_p99_of_few_values_has_no_upper_bound():
     assert stats.percentile(np.arange(1.0, 33.0), 0.99).high is None
-
-
-def test_p50_is_the_median():
-    values = np.arange(1.0, 42.0)
-    assert stats.percentile(values, 0.5) == stats.median(values)
 
 
 # -- launches and prompts -------------------------------------------------------------------------------------------
@@ -172,6 +168,7 @@ def test_a_small_difference_known_well_is_equivalent():
     assert stats.equivalent(0.01, 0.005, inf, margin=0.05)[0] == "pass"
 
 
+@settings(deadline=None)
 @given(st.floats(-0.3, 0.3), st.floats(1e-4, 0.2), st.integers(1, 50))
 def test_equivalence_does_not_depend_on_which_side_is_first(gap, error, degrees):
     there, back = (stats.equivalent(sign * gap, error, degrees, margin=0.05)[0] for sign in (1, -1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specprof.analyse.steptime import (
@@ -33,6 +33,7 @@ def counts(alpha: float, rho: float, positions: int, steps: float) -> tuple[list
     return [steps * float(held) for held in np.cumprod(chances)], steps
 
 
+@settings(deadline=None)
 @given(alpha=st.floats(0.1, 0.95), rho=st.floats(0.7, 1.05))
 def test_planted_alpha_and_rho_come_back_from_counters(alpha: float, rho: float) -> None:
     found = fit_acceptance([counts(alpha, rho, 3, 1000.0), counts(alpha, rho, 7, 4000.0)])
@@ -74,6 +75,19 @@ def test_lengths_alone_give_the_same_curve() -> None:
     assert found.length(5) == pytest.approx(true.length(5), rel=1e-3)
     with pytest.raises(ValueError, match="outside 1 to 3"):
         fit_acceptance_to_lengths({2: 3.5})
+
+
+def test_lengths_of_a_draft_whose_first_guesses_never_fail_give_the_curve_they_came_from() -> None:
+    """α = 1.2 and ρ = 0.8: positions hold with min(1, 1.2 * 0.8**(i-1)), that is 1, 0.96, 0.768, …"""
+    true = AcceptanceModel(alpha=1.2, rho=0.8, max_draft_tokens=7)
+    found = fit_acceptance_to_lengths({k: true.length(k) for k in (1, 3, 7)})
+    assert found.length(3) == pytest.approx(1 + 1 + 0.96 + 0.96 * 0.768, rel=1e-3)
+    assert found.length(5) == pytest.approx(true.length(5), rel=1e-3)
+
+
+def test_one_length_of_a_draft_that_never_fails_is_an_acceptance_of_one() -> None:
+    found = fit_acceptance_to_lengths({4: 5.0})
+    assert (found.alpha, found.rho) == (pytest.approx(1.0, abs=1e-6), 1.0)
 
 
 def test_tokens_per_engine_step_counts_the_step_that_reads() -> None:

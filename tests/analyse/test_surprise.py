@@ -58,7 +58,7 @@ def test_surprise_is_a_lower_bound_and_no_possible_token_is_excluded(seed, tempe
     actual = -np.log(truth[possible])
     assert (found.nats <= actual + 1e-9).all()
     assert not found.excluded.any()
-    if found.slack_nats is not None and top_p == 1.0:
+    if found.slack_nats is not None:
         assert (found.nats + found.slack_nats >= actual - 1e-9).all()
 
 
@@ -67,6 +67,17 @@ def test_it_is_exact_at_temperature_one_and_under_a_short_top_k():
     for sampling in (Sampling(temperature=1.0), Sampling(temperature=0.7, top_k=10)):
         truth = sampled_from(raw, sampling)[:10]
         assert seen(raw, range(10), sampling).nats == pytest.approx(-np.log(truth), abs=1e-9)
+
+
+def test_what_top_p_left_to_choose_from_is_part_of_the_slack():
+    """Of 0.5, 0.3 and 0.2 top-p 0.6 leaves the first two: 0.5 is then 0.5 / 0.8, and taken to be 0.5 / 0.6 at most."""
+    raw = np.log([0.5, 0.3, 0.2])
+    found = surprises(raw[:1], np.array([1]), raw[None, :], Sampling(temperature=1.0, top_p=0.6))
+    actual = np.log(0.8 / 0.5)
+    assert found.nats == pytest.approx(np.log(0.6 / 0.5))
+    assert found.slack_nats is not None
+    assert found.nats + found.slack_nats >= actual
+    assert found.slack_nats == pytest.approx(np.log(1 / 0.6))  # all of S may have been left
 
 
 def test_the_slack_is_small_where_twenty_tokens_hold_most_of_the_mass():

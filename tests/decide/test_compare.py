@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from specprof.analyse.evidence import contrast
+from specprof.analyse.evidence import Evidence, contrast
 from specprof.analyse.results import Figure
+from specprof.columns import REQUEST_SCHEMA, CellData
 from specprof.decide.changes import Change, Comparison, Metric
 from specprof.decide.compare import DEFAULTS, MeasuredStudy, Options, compare, compare_studies
 from specprof.decide.fairness import ALLOWABLE
@@ -315,6 +317,28 @@ def test_across_tokenizers_speeds_are_told_in_characters(plain: MeasuredStudy, t
 def test_a_model_with_the_same_tokenizer_is_compared_in_tokens(plain: MeasuredStudy, tmp_path: Path) -> None:
     found = against(plain, tmp_path, facts=replace(FACTS, model_hash="f0"), options=Options(allow=("model",)))
     assert {row.of(Metric.THROUGHPUT).unit for row in found.rows} == {"tok/s"}
+
+
+def without_prompt_counts(study: MeasuredStudy) -> MeasuredStudy:
+    """The same on a server that does not count its prompts (`records.Request.prompt_tokens`)."""
+
+    def uncounted(data: CellData) -> CellData:
+        table = data.requests.select(REQUEST_SCHEMA.names)
+        zeros, unknown = pa.array([0] * table.num_rows, pa.int32()), pa.nulls(table.num_rows, pa.int32())
+        for name, column in (("prompt_tokens", zeros), ("cached_tokens", unknown)):
+            table = table.set_column(table.schema.get_field_index(name), name, column)
+        before, after = (replace(reading, prompt_tokens=None) for reading in (data.before, data.after) if reading)
+        return replace(data, requests=table, before=before, after=after)
+
+    return MeasuredStudy.of(study.side, Evidence(uncounted(frame.data) for frame in study.evidence.frames), {})
+
+
+def test_where_prompts_are_not_counted_two_models_are_compared_in_characters(
+    plain: MeasuredStudy, tmp_path: Path
+) -> None:
+    other = without_prompt_counts(planned(tmp_path / "other", facts=replace(FACTS, model_hash="f0")))
+    found = compare_studies(plain, other, Options(allow=("model",)))
+    assert {row.of(Metric.THROUGHPUT).unit for row in found.rows} == {"char/s"}
 
 
 # -- prompts ----------------------------------------------------------------------------------------------------------

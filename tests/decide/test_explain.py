@@ -11,9 +11,10 @@ import pytest
 
 from specprof.analyse.explained import asks_for_explanation, with_explanations
 from specprof.analyse.results import CellFigures, Severity
+from specprof.decide.address import cell_at
 from specprof.decide.conclude import conclude
 from specprof.decide.explain import explain
-from specprof.engine.sim import Content
+from specprof.engine.sim import Content, Faults
 from specprof.errors import InputError, StoreError
 from specprof.publish.card import card
 from specprof.publish.fitness import address, assess
@@ -152,6 +153,22 @@ def test_what_cannot_be_explained_is_refused_and_nothing_is_written(
     with pytest.raises(InputError, match=says):
         explain(Store.existing(study), where, text, author)
     assert not (study / FILE).exists()
+
+
+def test_what_else_forbids_the_cell_is_named_and_still_does(tmp_path: Path) -> None:
+    """Half of the requests end at 60% of the length asked for, which no words about the draft can mend (gate 10)."""
+    contents = {tag: Content((1.0, 0.9, 0.8), prompt_spread=0.0, eos_mean_tokens=4000) for tag in ("code", "json")}
+    cut = machine(contents=contents, faults=Faults(short_length_share=0.5))
+    study = sealed(tmp_path / "compared", STUDY, on=cut)
+    done = explain(Store.existing(study), WHERE, HONEST, "Ada")
+    assert "gate 10 (length)" in done.still_forbidden
+    assert not [named for named in done.still_forbidden if named.startswith("gate 12")]
+    assert not cell_of(study).valid
+
+
+def test_in_a_study_without_cells_none_is_the_nearest() -> None:
+    with pytest.raises(InputError, match=rf"^{WHERE}: is no measured cell.*results/empty holds none yet"):
+        cell_at((), WHERE, study=Path("results/empty"), where=f"{WHERE}:")
 
 
 def test_an_explanation_of_nothing_is_noted(study: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from itertools import product
 from math import erf, sqrt
 from pathlib import Path
@@ -12,12 +14,16 @@ import pytest
 from scipy import stats as distributions
 
 from specprof.analyse.results import Figure, GainFigures, Outcome, StudyFigures, VerdictFigures
+from specprof.api import running
 from specprof.cli import measuring
 from specprof.decide.conclude import conclude
 from specprof.decide.looks import BOUNDARY_Z, enough, look_confidence
+from specprof.engine.sim import VirtualEngine, machine_of
+from specprof.measure import loop
+from specprof.measure.environment import CEILING
+from specprof.records import Cell, CellRecord, EngineFacts, Launch, Prompt
 from specprof.store import Store
-from specprof.study import config
-from specprof.study.config import AUTO_LOOKS
+from specprof.study.config import AUTO_LOOKS, SimEngine
 from specprof.study.reading import parse_study
 from tests.running import ROOT, sealed
 
@@ -100,12 +106,12 @@ def test_three_looks_at_t_intervals_err_in_5_percent_of_studies(boundary, error)
 
 STUDY = f"""
 study: auto
-engine: {{kind: sim, preset: small, time_scale: 20}}
+engine: {{kind: sim, preset: small, parameters: {{noise: {{launch_sigma: 0.02}}}}}}
 arms: {{"off": {{}}, "on": {{speculative_config: {{method: draft, num_speculative_tokens: 3}}}}}}
 workloads: [{{tag: code, suite: {ROOT}/prompts/code.jsonl}}]
 protocols: {{forced: {{stop: forced, output_tokens: 24}}}}
 concurrency: [1]
-prompts: 2
+prompts: 8
 warmup_tokens: 0
 blocks: auto
 """
@@ -113,6 +119,41 @@ blocks: auto
 
 def test_the_planned_looks_are_after_4_8_and_12_blocks():
     assert parse_study(STUDY, "study.yaml").looks == AUTO_LOOKS == (4, 8, 12)
+
+
+class Launched:
+    """One launch of a simulated machine, on the virtual clock."""
+
+    base_url, served_model = "http://127.0.0.1", "sim-small"
+
+    def __init__(self, spec: SimEngine, launch: Launch) -> None:
+        machine = machine_of(spec.preset, spec.parameters)
+        self.virtual = VirtualEngine(machine, launch.speculative_config, launch_index=launch.index)
+
+    def facts(self) -> EngineFacts:
+        return EngineFacts("sim", "simulated", "1", "sim-small", "hash")
+
+    def death(self) -> None:
+        return None
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """The loop runs on the virtual clock: nothing that else goes on here is in a gain. Every engine that it started."""
+    started: list[Launch] = []
+
+    @contextmanager
+    def start(spec: SimEngine, launch: Launch, *_: object) -> Iterator[Launched]:
+        started.append(launch)
+        yield Launched(spec, launch)
+
+    def measure(cell: Cell, prompts: Mapping[str, Prompt], engine: Launched, number: int, *_: object) -> CellRecord:
+        return replace(engine.virtual.measure(cell, prompts), launch=number)
+
+    monkeypatch.setattr(loop, "start", start)
+    monkeypatch.setattr(loop, "measure", measure)
+    monkeypatch.setattr(running, "client", lambda: {CEILING: 100_000})
+    return started
 
 
 def num_launches(results: Path) -> int:
@@ -124,7 +165,7 @@ def blocks_of_gains(results: Path) -> set[int]:
 
 
 def test_an_easy_study_stops_at_its_first_look_and_a_harder_target_goes_on_from_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], starts: list[Launch]
 ) -> None:
     """±200% is known after 4 blocks; ±0.01% never is, so the last look ends it. Each block starts both arms."""
     path, results = tmp_path / "study.yaml", tmp_path / "auto"
@@ -135,18 +176,17 @@ def test_an_easy_study_stops_at_its_first_look_and_a_harder_target_goes_on_from_
         return capsys.readouterr().out.replace("\n", "")
 
     assert "decided after 4 blocks." in run(2.0)
-    assert num_launches(results) == 8
+    assert num_launches(results) == len(starts) == 8
     assert blocks_of_gains(results) == {4}
     first_look = sealed(results)
     assert {key.partition("-")[0] for key in first_look} == {"b0", "b1", "b2", "b3"}
 
     assert "decided after 4 blocks." in run(2.0)
-    assert num_launches(results) == 8, "an engine started for nothing"
+    assert num_launches(results) == len(starts) == 8, "an engine started for nothing"
 
-    monkeypatch.setattr(config, "AUTO_LOOKS", (4, 5, 6))  # 12 blocks are 24 engine starts, which show no more than 12
     assert "decided after" not in run(0.0001)
-    assert num_launches(results) == 12
-    assert blocks_of_gains(results) == {6}
+    assert num_launches(results) == len(starts) == 24
+    assert blocks_of_gains(results) == {12}
     assert first_look.items() <= sealed(results).items(), "a cell of the first look was measured again"
     blocks_and_arms = {tuple(key.split("-")[:2]) for key in sealed(results)}
-    assert blocks_and_arms == set(product((f"b{b}" for b in range(6)), ("off", "on")))
+    assert blocks_and_arms == set(product((f"b{b}" for b in range(12)), ("off", "on")))

@@ -85,7 +85,7 @@ class Shell:
             env=self._environment(),
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,
             check=False,
             stdin=subprocess.DEVNULL,
         )

@@ -32,6 +32,7 @@ def test_the_page_for_notebooks_has_code() -> None:
 
 
 @pytest.mark.usefixtures("quiet")
+@pytest.mark.timeout(900)  # one of them measures a study
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_python_runs_and_prints_what_is_shown(page: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     import matplotlib.pyplot as plt

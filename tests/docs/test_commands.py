@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import socket
-import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from specprof.study.reading import parse_study
 from tests.docs import shell as reader
 from tests.docs.pages import MANUAL, Command, blocks, commands, name_of
 from tests.docs.shell import How, Shell, treatment
-from tests.running import ROOT, started
+from tests.running import ROOT, Run, started, wait_until
 
 SIM_PAGE = ROOT / "docs" / "howto" / "sim.md"
 TYPED = [page for page in MANUAL if list(commands(page))]
@@ -26,6 +24,7 @@ def test_there_is_something_to_type() -> None:
     assert {name_of(page) for page in TYPED} >= {"README.md", "docs/tutorial.md", "docs/attach.md"}
 
 
+@pytest.mark.timeout(1800)  # dozens of processes, one after the other
 @pytest.mark.parametrize("page", TYPED, ids=name_of)
 def test_every_command_of_a_page_works_in_order(page: Path, shell: Shell) -> None:
     for command in commands(page):
@@ -81,18 +80,25 @@ def test_the_simulated_server_answers_what_its_page_asks() -> None:
     (serve,) = (line for line in typed if line.startswith("specprof sim "))
     asked = [line for line in typed if line.startswith("curl ")]
     assert len(asked) == 3
-    port = free_port()
     speculation = re.search(r"--speculation '([^']+)'", serve)
     assert speculation is not None and " --port 8000 " in serve
-    with started("sim", "--preset", "small", "--port", str(port), "--speculation", speculation[1]):
-        models, completion, metrics = (answer(line.replace(":8000/", f":{port}/")) for line in asked)
+    with started("sim", "--preset", "small", "--port", "0", "--speculation", speculation[1]) as run:
+        wait_until(lambda: listens_on(run) is not None)
+        models, completion, metrics = (answer(line.replace(":8000/", f":{listens_on(run)}/")) for line in asked)
     assert json.loads(models)["data"][0]["id"] == "sim-small"
     events = [line for line in completion.splitlines() if line.startswith("data: {")]
     assert "".join(json.loads(event[6:])["choices"][0]["text"] for event in events if '"choices":[{' in event)
     assert "vllm:spec_decode_num_drafts_total" in metrics
 
 
-def answer(curl: str, patience_s: float = 30) -> str:
+def listens_on(run: Run) -> str | None:
+    """The port that a server says it took; it has said nothing until it listens."""
+    said = os.pread(run.output.fileno(), 10_000, 0).decode()  # the child writes on where it was
+    port = re.search(r" listens on http://127\.0\.0\.1:(\d+) ", said)
+    return port and port[1]
+
+
+def answer(curl: str) -> str:
     """What a curl line of the page gets, by its own address, header and data."""
     address = re.search(r"http://\S+", curl)
     data = re.search(r"-d '([^']+)'", curl)
@@ -100,22 +106,8 @@ def answer(curl: str, patience_s: float = 30) -> str:
     request = urllib.request.Request(address[0], data=data[1].encode() if data else None)
     if data is not None:
         request.add_header("Content-Type", "application/json")
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            with urllib.request.urlopen(request, timeout=patience_s) as response:
-                return str(response.read().decode())
-        except urllib.error.HTTPError:
-            raise
-        except OSError:
-            assert time.monotonic() < deadline, "the server never listened"
-            time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    with urllib.request.urlopen(request, timeout=120) as response:
+        return str(response.read().decode())
 
 
 def test_the_studies_in_the_documentation_are_valid(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

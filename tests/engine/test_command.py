@@ -129,6 +129,26 @@ def test_hub_is_left_alone_only_when_every_model_is_local(tmp_path: Path) -> Non
     assert not offline(str(tmp_path), "org/draft")
 
 
+@pytest.mark.parametrize(
+    ("args", "meets_here"),
+    [
+        ({}, True),
+        ({"pipeline_parallel_size": 3, "data_parallel_size": 2}, True),
+        ({"distributed-executor-backend": "mp"}, True),
+        ({"distributed-executor-backend": "ray"}, False),
+        ({"data_parallel_backend": "ray"}, False),
+        ({"nnodes": 2, "master_addr": "10.0.0.5"}, False),
+    ],
+)
+def test_processes_of_one_machine_meet_on_loopback_and_those_of_several_where_they_can(
+    args: dict[str, Any], meets_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command.sys, "platform", "linux")
+    built = build(VllmEngine(kind="vllm", model="m", args=args), engine=CUDA)
+    assert built.unless_set == ({"GLOO_SOCKET_IFNAME": "lo"} if meets_here else {})
+    assert "GLOO_SOCKET_IFNAME" not in built.env, "no record of a study changes by it"
+
+
 def test_secrets_are_never_written_down() -> None:
     env = {"HF_TOKEN": "hf_abc", "AWS_SECRET": "s", "OPENAI_API_KEY": "k", "DB_PASSWORD": "p", "OMP_NUM_THREADS": "2"}
     shown = command.redact(env)

@@ -65,6 +65,13 @@ def test_a_layer_split_must_fit_the_stages(partition: str, pipeline: Study) -> N
     assert named(checks, "layer split").outcome is Outcome.FAIL
 
 
+def test_memory_for_the_cache_must_be_a_number(pipeline: Study, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    checks = examined(pipeline, CPU, model=str(tmp_path), env={"VLLM_CPU_KVCACHE_SPACE": "lots"})
+    assert named(checks, "memory").outcome is Outcome.FAIL
+    assert "'lots'" in named(checks, "memory").found
+
+
 def test_a_cap_below_the_streams_is_told(pipeline: Study) -> None:
     assert named(examined(pipeline, CUDA, args={"max_num_seqs": 8}), "server cap").outcome is Outcome.WARN
     assert named(examined(pipeline, CUDA, args={}), "server cap").outcome is Outcome.WARN
@@ -79,7 +86,7 @@ def test_a_mistyped_method_is_met_with_the_known_ones(pipeline: Study, monkeypat
 
 def test_media_packages_that_would_break_the_engine_are_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"torch": "2.13.0+cpu", "torchvision": "0.28.0"}
-    monkeypatch.setattr(doctor, "_version", installed.get)
+    monkeypatch.setattr(command, "version_of", installed.get)
     assert "torchvision" in named(list(doctor._torch(CPU)), "media packages").found
 
 
@@ -94,7 +101,7 @@ def test_media_packages_look_absent_once_hidden() -> None:
 
 
 def test_another_torch_build_is_in_the_way_of_the_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_version", {"torch": "2.13.0"}.get)
+    monkeypatch.setattr(command, "version_of", {"torch": "2.13.0"}.get)
     assert named(list(doctor._torch(CPU)), "torch").outcome is Outcome.FAIL
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -13,6 +13,7 @@ from tests.measure.scripted import Answer, _request, _say
 
 METRICS = b"vllm:prompt_tokens_total 0\nvllm:generation_tokens_total 0\nvllm:num_requests_running 0\n"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+PATIENCE_S = 60.0  # how long it waits for a client, or for what an answer is held back for
 WORDS = ("die ", "Würde ", "文字 ", "end")  # one token each, some of more bytes than letters
 
 
@@ -52,6 +53,21 @@ def answer(*body: bytes) -> bytes:
 WELL: Answer = (answer(*token_events(), ending()),)
 
 
+@dataclass(frozen=True)
+class After:
+    """An answer that is held back until something has happened, and for no longer than a test may wait for it."""
+
+    happened: threading.Event
+    then: Answer
+
+    def __iter__(self) -> Iterator[bytes | float | str]:
+        self.happened.wait(PATIENCE_S)
+        return iter(self.then)
+
+
+Page = bytes | Callable[[], bytes]  # a whole answer, or what makes one each time it is asked for
+
+
 @dataclass
 class Misbehaving:
     """Answers by prompt text: what is not named is answered well. `asked` is the order in which prompts came.
@@ -59,8 +75,8 @@ class Misbehaving:
     `pages` are whole answers by path, which may be changed while it runs.
     """
 
-    answers: Mapping[str, Answer] = field(default_factory=dict)
-    pages: dict[str, bytes] = field(default_factory=dict)
+    answers: Mapping[str, Answer | After] = field(default_factory=dict)
+    pages: dict[str, Page] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     base_url: str = ""
 
@@ -69,20 +85,23 @@ class Misbehaving:
         with suppress(OSError):
             while True:
                 connection, _ = listening.accept()
-                connection.settimeout(10)
+                connection.settimeout(PATIENCE_S)
                 threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
 
     def _talk(self, connection: socket.socket) -> None:
         with suppress(OSError), connection:
             while request := _whole(connection):
-                path = request.split(b" ", 2)[1].decode().partition("?")[0]
-                said: Answer = (self.pages[path],) if path in self.pages else (_page(path),)
-                if path == "/v1/completions":
-                    prompt = json.loads(request.partition(b"\r\n\r\n")[2])["prompt"]
-                    self.asked.append(prompt)
-                    said = self.answers.get(prompt, WELL)
-                if not _say(connection, said):
+                if not _say(connection, self._said(request)):
                     return
+
+    def _said(self, request: bytes) -> Answer | After:
+        path = request.split(b" ", 2)[1].decode().partition("?")[0]
+        if path == "/v1/completions":
+            prompt = json.loads(request.partition(b"\r\n\r\n")[2])["prompt"]
+            self.asked.append(prompt)
+            return self.answers.get(prompt, WELL)
+        told = self.pages.get(path, _page(path))
+        return (told() if callable(told) else told,)
 
 
 def _page(path: str) -> bytes:
@@ -104,7 +123,7 @@ def _whole(connection: socket.socket) -> bytes:
 
 @contextmanager
 def misbehaving(
-    answers: Mapping[str, Answer] | None = None, pages: Mapping[str, bytes] | None = None
+    answers: Mapping[str, Answer | After] | None = None, pages: Mapping[str, Page] | None = None
 ) -> Iterator[Misbehaving]:
     """The server, up on a free port; it takes nobody any more when the block ends."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:

@@ -182,7 +182,7 @@ def test_a_file_that_may_not_grow_ends_the_run_with_2_and_nothing_half_is_sealed
         [sys.executable, "-m", "specprof.cli", "run", study, "--results", tmp_path, "--no-report"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (6000, 6000)),
     )

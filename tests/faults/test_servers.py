@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import sys
 import threading
@@ -10,27 +11,30 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
-from specprof.engine import endpoint, names
+from specprof.engine import attach, endpoint, names
 from specprof.engine.access import Access
-from specprof.engine.attach import _watching
 from specprof.engine.command import Command
 from specprof.engine.process import guarded
 from specprof.engine.served import look
 from specprof.errors import EngineDied, EngineError, EngineStartError, InputError
-from specprof.measure import loop
-from specprof.records import Cell
+from specprof.measure import load, loop
+from specprof.measure.load import Order, closed_loop, connected, run, send
+from specprof.measure.wire import RawStream
+from specprof.records import Cell, Phase
 from specprof.store import Store
 from specprof.study.config import Study
 from specprof.study.plan import Plan, make_plan
 from specprof.study.reading import parse_study
 from tests.factory import make_cell, make_prompt
-from tests.faults.misbehaving import METRICS, WORDS, misbehaving, page
+from tests.faults.misbehaving import METRICS, WELL, WORDS, After, misbehaving, page
 from tests.measure.doubles import FakeEngine, Journal
-from tests.running import ROOT, specprof
+from tests.measure.scripted import scripted
+from tests.running import ROOT, specprof, wait_until
 
 CELL = make_cell(max_tokens=len(WORDS), concurrency=2)
 PROMPTS = {name: make_prompt(name, text=name) for name in CELL.prompt_ids}
@@ -59,19 +63,28 @@ def test_counters_that_cannot_be_read_end_the_cell_unsealed(
     assert cause in problem.value.cause
 
 
-def test_counters_that_cannot_be_read_while_a_cell_runs_cost_that_reading_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(loop, "SETTLE_S", 0.2)
+def test_counters_that_cannot_be_read_while_a_cell_runs_cost_that_reading_alone() -> None:
+    """From the first answer on the next look at them fails. The other answers wait for two more looks, of which the
+    first has come back by then.
+    """
+    looks, enough = itertools.count(1), threading.Event()
 
-    def break_and_mend() -> None:
-        server.pages["/metrics"] = BROKEN
-        time.sleep(0.05)  # on the loop, so that the next look is taken when it has come round again
-        threading.Timer(0.05, server.pages.update, [{"/metrics": page(200, METRICS)}]).start()
+    def metrics() -> bytes:
+        number = next(looks)
+        if number == 3:
+            enough.set()
+        return BROKEN if number == 1 else page(200, METRICS)
 
-    with misbehaving({name: (0.1, page(503)) for name in CELL.prompt_ids}) as server:
-        record = loop.measure(CELL, PROMPTS, FakeEngine(server), launch=0, on_done=break_and_mend)
+    _, *others = CELL.prompt_ids
+    with misbehaving({name: After(enough, WELL) for name in others}) as server:
+
+        def from_now_on() -> None:
+            server.pages["/metrics"] = metrics
+
+        record = loop.measure(CELL, PROMPTS, FakeEngine(server), launch=0, on_done=from_now_on)
+    assert {request.error for request in record.requests} == {None}
     assert record.before is not None and record.after is not None
+    assert record.gauges
 
 
 # -- it is gone -------------------------------------------------------------------------------------------------------
@@ -88,28 +101,37 @@ prompts: 4
 
 
 class Killer(Journal):
-    """Kills the engine, as the kernel does when memory runs out, when it is told of a cell or of a request's end."""
+    """Kills the engine once, as the kernel does when memory runs out, when it is told of a cell or of a request's end.
+
+    With `after_s` it does so later, while what it was told of goes on.
+    """
 
     def __init__(self, when: Callable[[Killer], bool], after_s: float = 0.0) -> None:
         super().__init__()
         self._when, self._after_s = when, after_s
+        self._has_begun = False
 
     def cell(self, cell: Cell) -> None:
         super().cell(cell)
-        self._kill()
+        self._look()
 
     def request_done(self) -> None:
         super().request_done()
-        self._kill()
+        self._look()
 
-    def _kill(self) -> None:
-        if self._when(self):
-            threading.Timer(self._after_s, _kill_engine).start() if self._after_s else _kill_engine()
+    def _look(self) -> None:
+        if self._has_begun or not self._when(self):
+            return
+        self._has_begun = True
+        if self._after_s:
+            threading.Timer(self._after_s, _kill_engine).start()
+        else:
+            _kill_engine()
 
 
 def _kill_engine() -> None:
-    with suppress(psutil.NoSuchProcess):
-        for child in psutil.Process().children():
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # one that is dead has no command line
             if "specprof.engine.sim.engine" in child.cmdline():
                 child.kill()
                 while child.status() != psutil.STATUS_ZOMBIE:  # whoever started it asks how it ended
@@ -137,7 +159,7 @@ def test_an_engine_that_is_killed_is_named_with_its_log_and_only_whole_cells_are
     began = time.monotonic()
     with pytest.raises(EngineDied) as death:
         loop.run_study(study, plan, store, killer)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < load.SILENCE_S / 2, "nobody waited until its streams had been silent for too long"
     assert "exited with code -9" in str(death.value)
     assert death.value.log is not None and death.value.log.is_file()
     kept = {data.cell.key: data.started_at for data in store.cells()}
@@ -151,20 +173,23 @@ def test_an_engine_that_is_killed_is_named_with_its_log_and_only_whole_cells_are
 
 # -- the way to it ----------------------------------------------------------------------------------------------------
 
+HANGS_S = 60.0
+
 
 @pytest.fixture
-def hanging_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Names are not resolved before the test ends; numbers need no resolver."""
-    over, resolve = threading.Event(), socket.getaddrinfo
+def hanging_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Names are not resolved before the test ends, or a minute has passed; numbers need no resolver. What was asked."""
+    over, resolve, asked = threading.Event(), socket.getaddrinfo, list[str]()
 
     def hangs(host: Any, *arguments: Any, **options: Any) -> Any:
         if host == "server.invalid":
-            over.wait(60)
+            asked.append(host)
+            over.wait(HANGS_S)
         return resolve(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hangs)
     monkeypatch.setattr(names, "RESOLVE_S", 0.2)
-    yield
+    yield asked
     over.set()
 
 
@@ -176,23 +201,97 @@ def test_a_name_whose_resolver_hangs_is_given_up_in_bounded_time_and_named() -> 
     assert "the name 'server.invalid' was not resolved within 0.2 s" in problem.value.cause
     with pytest.raises(EngineError, match="does not answer"):
         endpoint.scrape("https://server.invalid")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < HANGS_S / 2
+
+
+def test_a_resolver_that_hangs_while_a_server_is_watched_is_no_death_and_ends_with_it(
+    hanging_resolver: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a name is asked for once more, every earlier knock has been given up."""
+    monkeypatch.setattr(attach, "WATCH_S", 0.05)
+    began = time.monotonic()
+    with attach._watching("http://server.invalid:8000") as watch:
+        wait_until(lambda: len(hanging_resolver) > 2 * attach._REFUSALS)
+        assert watch.death is None
+    assert time.monotonic() - began < HANGS_S / 2
+
+
+def answers_of(base_url: str, num_requests: int, warm: int, idle_s: float = 300.0) -> list[RawStream]:
+    """So many requests, two at a time; a connection that was idle for `idle_s` is not used again."""
+    orders = [Order(str(number), Phase.MEASURED, b"") for number in range(num_requests)]
+
+    async def drive() -> list[RawStream]:
+        async with connected(base_url, warm, idle_s=idle_s) as session:
+            return await closed_loop(session, "/", orders, 2)
+
+    return run(drive())
 
 
 @pytest.mark.usefixtures("hanging_resolver")
-def test_a_resolver_that_hangs_while_a_server_is_watched_is_no_death_and_ends_with_it() -> None:
+def test_a_resolver_that_hangs_during_a_run_fails_its_requests_in_bounded_time_and_says_why() -> None:
     began = time.monotonic()
-    with _watching("http://server.invalid:8000") as watch:
-        time.sleep(0.8)
-        assert watch.death is None
-    assert time.monotonic() - began < 5
+    streams = answers_of("http://server.invalid:8000", 4, warm=2)
+    assert time.monotonic() - began < HANGS_S / 2
+    error = "connection failed: TimeoutError: the name 'server.invalid' was not resolved within 0.2 s"
+    assert [raw.error for raw in streams] == [error] * 4
+
+
+def test_a_name_is_resolved_before_anything_is_measured_and_never_while_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+    asked: list[str] = []
+
+    def once(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host != "server.invalid":
+            return resolve(host, *arguments, **options)
+        asked.append(host)
+        if len(asked) > 1:
+            raise socket.gaierror("asked again")
+        return resolve("127.0.0.1", *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", once)
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    with scripted((answer,)) as server:
+        address = server.base_url.replace("127.0.0.1", "server.invalid")
+        streams = answers_of(address, 6, warm=2, idle_s=0.0)
+        assert server.num_connections > 2, "connections were opened while it was measured"
+    assert [(raw.error, raw.reads.body()) for raw in streams] == [(None, b"ok")] * 6
+    assert asked == ["server.invalid"]
+
+
+def test_a_name_that_leads_nowhere_any_more_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has moved: the address that was known takes no connection."""
+    resolve, moved = socket.getaddrinfo, [False]
+
+    def elsewhere(host: Any, *arguments: Any, **options: Any) -> Any:
+        number = host if host != "server.invalid" else "127.0.0.1" if moved[0] else "127.0.0.2"
+        return resolve(number, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", elsewhere)
+    with scripted((b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",)) as server:
+        port = urlsplit(server.base_url).port
+
+        async def drive() -> list[RawStream]:
+            streams = [RawStream(name, Phase.MEASURED, 0, 0) for name in ("before", "after")]
+            async with connected(f"http://server.invalid:{port}", 0) as session:
+                await send(session, "/", b"", streams[0])
+                moved[0] = True
+                await send(session, "/", b"", streams[1])
+            return streams
+
+        before, after = run(drive())
+    assert before.error is not None and before.error.startswith("connection failed: ConnectionRefusedError")
+    assert after.error is None
 
 
 def test_nobody_waits_long_for_a_resolver() -> None:
     assert names.RESOLVE_S <= 10
 
 
-def test_a_name_that_does_not_exist_says_so() -> None:
+def test_a_name_that_does_not_exist_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def knows_no_such_name(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", knows_no_such_name)
     with pytest.raises(EngineError) as problem:
         endpoint.scrape("http://no-such-host.invalid")
     assert "gaierror" in problem.value.cause
@@ -216,19 +315,15 @@ def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
     assert "choose another" in told.stderr and "Traceback" not in told.stderr
 
 
-SERVER = "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('up'); s.accept()"
+SERVER = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); s.accept()"
 
 
 def test_an_engine_whose_port_another_program_took_is_not_mistaken_for_that_program(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = Command((sys.executable, "-c", SERVER, str(port)), {})
+    log = tmp_path / "log"
     with (
-        guarded(command, tmp_path / "log", what="test", grace_s=0.5) as process,
+        guarded(Command((sys.executable, "-c", SERVER), {}), log, what="test", grace_s=0.5) as process,
         socket.create_server(("127.0.0.1", 0)) as ours,
     ):
-        deadline = time.monotonic() + 10
-        while not process.listens_on(port):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: log.read_text().endswith("\n"))
+        assert process.listens_on(int(log.read_text()))
         assert not process.listens_on(ours.getsockname()[1])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from benchmarks.soak import FEWEST_ROUNDS, STREAMS, Round, judge, soak, verdict
@@ -79,13 +80,28 @@ def test_too_few_rounds_are_not_judged() -> None:
         list(judge(rounds(FEWEST_ROUNDS - 1)))
 
 
+@pytest.fixture
+def one_thread_of_arrow() -> Iterator[None]:
+    """Its pools start a thread more whenever two reads happen to meet, up to their size: that is no leak."""
+    before = pa.cpu_count(), pa.io_thread_count()
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    yield
+    pa.set_cpu_count(before[0])
+    pa.set_io_thread_count(before[1])
+
+
+@pytest.mark.usefixtures("one_thread_of_arrow")
 def test_a_few_real_rounds_hold_no_more_descriptors_and_threads_than_one() -> None:
-    """Memory and lateness need longer than a test may take (`make soak`); what is leaked by the piece shows at once."""
+    """Memory and lateness need longer than a test may take (`make soak`); what is leaked by the piece shows at once.
+
+    One more in a single round is something that was not quite gone yet; what leaks is there in every later one.
+    """
     seen: list[Round] = []
-    found = soak(1.0, tokens=4, window_s=0.5, on_round=seen.append, at_least=3)
-    assert found == seen and len(found) >= 3
+    found = soak(1.0, tokens=4, window_s=0.5, on_round=seen.append, at_least=5)
+    assert found == seen and len(found) >= 5
     assert all(one.num_requests >= 2 * STREAMS for one in found), "warm-up and measured, of the closed loop alone"
-    _, second, *_, last = found
-    assert last.num_descriptors <= second.num_descriptors
-    assert last.num_threads <= second.num_threads
-    assert last.memory_mib < second.memory_mib * 1.2
+    _, second, third, *later = found
+    assert min(one.num_descriptors for one in later) <= max(second.num_descriptors, third.num_descriptors)
+    assert min(one.num_threads for one in later) <= max(second.num_threads, third.num_threads)
+    assert later[-1].memory_mib < second.memory_mib * 1.2

@@ -33,6 +33,8 @@ from tests.measure.scripted import CLOSE, RESET, Answer
 
 TOKENS = token_events()
 TWO_TOKENS = STREAM_HEAD + chunk(TOKENS[0]) + chunk(TOKENS[1])
+SILENCE_S = 4.0  # longer than a busy machine keeps anybody waiting who is well
+STALL_S = 3 * SILENCE_S
 
 # What a server does to one request → the tokens that are kept of it, and what its record says.
 FAULTS: dict[str, tuple[Answer, tuple[int, ...], str]] = {
@@ -41,8 +43,8 @@ FAULTS: dict[str, tuple[Answer, tuple[int, ...], str]] = {
     "closed before the first token": ((STREAM_HEAD, 0.02, CLOSE), (), "connection failed"),
     "closed without an answer": ((0.02, CLOSE), (), "connection failed"),
     "reset without an answer": ((0.02, RESET), (), "connection failed"),
-    "stalled in the middle": ((TWO_TOKENS, 2.0), (0, 1), "timed out: no data for 0.4 s"),
-    "stalled before an answer": ((2.0,), (), "timed out: no data for 0.4 s"),
+    "stalled in the middle": ((TWO_TOKENS, STALL_S), (0, 1), "timed out: no data for 4.0 s"),
+    "stalled before an answer": ((STALL_S,), (), "timed out: no data for 4.0 s"),
     "no JSON": ((answer(TOKENS[0], b"data: {not JSON\n\n"),), (0,), "malformed stream"),
     "half a character": ((answer(TOKENS[0], b'data: {"a": "\xe6"}\n\n'),), (0,), "malformed stream"),
     "no end": ((answer(*TOKENS),), (0, 1, 2, 3), "stream ended without [DONE]"),
@@ -59,7 +61,7 @@ def _quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "SETTLE_S", 0.2)
         patch.setattr(loop, "WATCH_PERIOD_S", 0.05)
-        patch.setattr(load, "SILENCE_S", 0.4)
+        patch.setattr(load, "SILENCE_S", SILENCE_S)
         yield
 
 
@@ -127,11 +129,14 @@ def test_a_redirection_is_not_followed() -> None:
 
 
 def test_a_server_that_is_slow_and_does_not_fall_silent_is_waited_for() -> None:
-    slow: Answer = (STREAM_HEAD, 0.25, chunk(b"".join(TOKENS)), 0.25, chunk(ending()) + chunk(b""))
+    """No pause is near the limit, and all of them together are beyond it."""
+    pause_s = 0.35 * SILENCE_S
+    pieces = (chunk(TOKENS[0]), chunk(b"".join(TOKENS[1:])), chunk(ending()) + chunk(b""))
+    slow: Answer = (STREAM_HEAD, *(step for piece in pieces for step in (pause_s, piece)))
     record, _ = measured(["a"], {"a": slow})
     (request,) = record.requests
     assert request.error is None
-    assert request.done_ns - request.sent_ns > 0.45e9, "longer than the silence that would have failed it"
+    assert request.done_ns - request.sent_ns > SILENCE_S * 1e9, "longer than the silence that would have failed it"
 
 
 def test_a_server_that_is_well_has_no_finding() -> None:

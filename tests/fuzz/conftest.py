@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _SLOW_IS_FINE = [
@@ -20,3 +22,10 @@ settings.register_profile(
 settings.register_profile("long", max_examples=1500, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 
 fuzz = settings.get_profile(os.environ.get("SPECPROF_FUZZ", "short"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hypothesis warns of an example that is long to print. Here long ones are meant, and a warning is an error."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:Generating overly large repr"))

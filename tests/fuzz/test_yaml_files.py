@@ -19,7 +19,7 @@ from specprof.study.cost_file import load_cost_file
 from specprof.study.plan import make_plan
 from specprof.study.reading import load_study, parse_study
 from tests.fuzz.conftest import fuzz
-from tests.fuzz.hostile import any_bytes, mutated, or_refused
+from tests.fuzz.hostile import MOST_CHARACTERS, any_bytes, mutated, or_refused
 
 ROOT = Path(__file__).parents[2]
 
@@ -178,6 +178,29 @@ def test_what_would_harm_its_reader_is_refused_by_name(kind: str, text: str, why
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=why):
         read(file)  # type: ignore[operator]
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("said", "instead"),
+    [
+        ("tag: code,", f"tag: {LONG},"),
+        ("mix: [code, json]", f"mix: [code, {LONG}]"),
+        ("workloads: [code]", f"workloads: [{LONG}]"),
+        ("tag: code,", f"tag: code, ids: [{LONG}],"),
+        (f"suite: {ROOT}/prompts/code.jsonl", f"suite: {LONG}"),
+        ("prefill: {", f"prefill: {{id: {LONG}, "),
+        ("protocol: forced", f"protocol: {LONG}"),
+    ],
+)
+def test_a_refusal_can_be_read_however_long_what_it_names_is(said: str, instead: str, file: Path) -> None:
+    assert said in STUDY
+    file.write_text(STUDY.replace(said, instead, 1), encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        make_plan(load_study(file))
+    assert len(str(refused.value)) < MOST_CHARACTERS
 
 
 @fuzz

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from specprof.errors import EngineDied
 from specprof.records import Cell, EngineFacts, Launch
 from tests.measure.sse import Vllm
+from tests.running import when
 
 
 class FakeEngine:
-    """A running server that dies when it is told to."""
+    """A running server that dies when it is told to, and stays dead."""
 
     def __init__(self, vllm: Vllm) -> None:
         self.vllm = vllm
         self.dies_at = float("inf")
+        self.dies_when: Callable[[], bool] = lambda: False
+        self._is_dead = False
 
     @property
     def base_url(self) -> str:
@@ -28,9 +33,8 @@ class FakeEngine:
         return EngineFacts("fake", "fake", "0", "m", "")
 
     def death(self) -> EngineDied | None:
-        if time.monotonic() < self.dies_at:
-            return None
-        return EngineDied("The engine died.", cause="planted")
+        self._is_dead = self._is_dead or time.monotonic() >= self.dies_at or self.dies_when()
+        return EngineDied("The engine died.", cause="planted") if self._is_dead else None
 
 
 class Journal:
@@ -63,3 +67,12 @@ class Journal:
         self.sealed_keys.append(cell.key)
         if len(self.sealed_keys) == self.stop_at:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def at_work(engine: FakeEngine, act: Callable[[], object]) -> Iterator[None]:
+    """While the block lasts, act as soon as the engine is asked something. No text ends before."""
+    num_before = len(engine.vllm.asked)
+    with when(lambda: len(engine.vllm.asked) > num_before, act) as acted:
+        engine.vllm.may_end = lambda body: acted.is_set()
+        yield

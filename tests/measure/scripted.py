@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 CLOSE = "close"
 RESET = "reset"
 
-Answer = Sequence[bytes | float | str]  # what is written, pauses in seconds, and how it ends where it does
+# What is written, pauses in seconds, what must have happened before it goes on, and how it ends where it does.
+Answer = Sequence[bytes | float | threading.Event | str]
+PATIENCE_S = 60.0
 
 
 @dataclass
@@ -32,7 +34,7 @@ class Scripted:
         with suppress(OSError):
             while True:
                 connection, _ = listening.accept()
-                connection.settimeout(10)
+                connection.settimeout(PATIENCE_S)
                 self.num_connections += 1
                 threading.Thread(target=self._talk, args=(connection, self.num_connections), daemon=True).start()
 
@@ -55,6 +57,8 @@ def _say(talking: socket.socket, answer: Answer) -> bool:
     for step in answer:
         if isinstance(step, float):
             time.sleep(step)
+        elif isinstance(step, threading.Event):
+            step.wait(PATIENCE_S)
         elif isinstance(step, bytes):
             talking.sendall(step)
         else:

@@ -1,16 +1,24 @@
-"""A small server that speaks as vLLM does, in a thread of its own, with every fault a keyword away."""
+"""A small server that speaks as vLLM does, in a thread of its own, with every fault a keyword away.
+
+No test may rest on how fast it or its client is. So it can be told to wait for what a test needs to have happened: for
+so many requests at once, for a look at its counters, for the client to have read, for anybody else.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aiohttp import web
+
+PATIENCE_S = 60.0  # how long it waits for what does not happen: the test then fails by what it asserts
 
 
 @dataclass
@@ -22,10 +30,16 @@ class Vllm:
     tokens_per_step: int = 1
     stall_s: float = 0.0  # after the first chunk
     hang_up_after: int | None = None  # chunks
+    gather: int = 0  # so many requests must have been there at once before any is answered
+    first_seen_running: int = 0  # ... and somebody have read, in the counters, that so many were
+    goes_on: Callable[[int], bool] = lambda chunks: True  # whether it writes on after so many chunks
+    may_end: Callable[[dict[str, Any]], bool] = lambda body: True  # a text is longer than asked for until it may end
     asked: list[dict[str, Any]] = field(default_factory=list)
     connections: set[Any] = field(default_factory=set)
     running: int = 0
     most_running: int = 0
+    most_seen_running: int = 0
+    wrote_ns: list[int] = field(default_factory=list)  # just before each chunk of every text
     prompt_tokens: int = 0
     generation_tokens: int = 0
     resets: int = 0
@@ -41,32 +55,41 @@ class Vllm:
         self.running += 1
         self.most_running = max(self.running, self.most_running)
         try:
+            await _until(self._may_begin)
             return await self._stream(request, body)
         finally:
             self.running -= 1
 
+    def _may_begin(self) -> bool:
+        return self.most_running >= self.gather and self.most_seen_running >= self.first_seen_running
+
     async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        wanted = body["max_tokens"]
-        for chunks, start in enumerate(range(0, wanted, self.tokens_per_step), start=1):
+        wanted, written, chunks = body["max_tokens"], 0, 0
+        give_up_s = time.monotonic() + PATIENCE_S
+        while written < wanted or not (self.may_end(body) or time.monotonic() > give_up_s):
             await asyncio.sleep(self.step_s)
-            ids = list(range(start, min(start + self.tokens_per_step, wanted)))
+            ids = list(range(written, max(min(written + self.tokens_per_step, wanted), written + 1)))
+            written, chunks = written + len(ids), chunks + 1
             self.generation_tokens += len(ids)
+            self.wrote_ns.append(time.perf_counter_ns())
             await response.write(event({"choices": [{"index": 0, "text": "w" * len(ids), "token_ids": ids}]}))
             if self.hang_up_after == chunks:
                 request.transport.abort()
                 return response
             await asyncio.sleep(self.stall_s if chunks == 1 else 0)
+            await _until(partial(self.goes_on, chunks))
         self.prompt_tokens += 5
         await response.write(event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}))
-        usage = {"prompt_tokens": 5, "completion_tokens": wanted, "prompt_tokens_details": {"cached_tokens": 0}}
+        usage = {"prompt_tokens": 5, "completion_tokens": written, "prompt_tokens_details": {"cached_tokens": 0}}
         await response.write(event({"choices": [], "usage": usage, "metrics": {"queue_time_ms": 1.5}}))
         await response.write(b"data: [DONE]\n\n")
         return response
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics."""
+        self.most_seen_running = max(self.running, self.most_seen_running)
         lines = {
             "vllm:prompt_tokens_total": ("counter", self.prompt_tokens),
             "vllm:generation_tokens_total": ("counter", self.generation_tokens),
@@ -89,6 +112,12 @@ class Vllm:
 def event(value: dict[str, Any]) -> bytes:
     """One server-sent event."""
     return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+async def _until(ready: Callable[[], bool]) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not ready() and time.monotonic() < give_up_s:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.001)
 
 
 @contextmanager
@@ -124,9 +153,9 @@ def serving(vllm: Vllm) -> Iterator[Vllm]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert up.wait(10)
+    assert up.wait(PATIENCE_S)
     try:
         yield vllm
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(PATIENCE_S)

@@ -79,20 +79,31 @@ def test_no_server_is_left_when_the_block_ends():
     assert gone([server])
 
 
+@pytest.fixture
+def _every_stage(monkeypatch):
+    """Every pace is tried twice, however long that takes, so that a machine that is busy elsewhere ends nothing."""
+    monkeypatch.setattr(ceiling, "cycle", lambda paces: [*paces, *paces])
+    monkeypatch.setattr(ceiling, "MEASURE_S", 120.0)
+
+
+@pytest.mark.usefixtures("_every_stage")
 def test_a_client_has_a_floor():
+    began_s = time.perf_counter()
     told = environment.client()
+    took_s = time.perf_counter() - began_s
     assert told.keys() == {"client_ceiling_chunks_per_s", "client_cpu_us_per_chunk", "client_itl_p99_error_ms"}
     assert 0 < told["client_ceiling_chunks_per_s"] <= max(OFFERED_PER_S)
     assert told["client_cpu_us_per_chunk"] > 0
-    assert abs(told["client_itl_p99_error_ms"]) < 1_000
+    assert -EASY_PACE_S <= told["client_itl_p99_error_ms"] / 1e3 < took_s, "no interval is negative, or all of the time"
 
 
+@pytest.mark.usefixtures("_every_stage")
 def test_a_client_that_needs_2_ms_a_read_cannot_take_in_more_than_500_a_second(monkeypatch):
     """Each read asks the clock once. Far more is offered, and merged in the socket meanwhile."""
 
     def slow_clock():
-        until = time.process_time_ns() + 2_000_000  # of this process, however much else the machine does
-        while time.process_time_ns() < until:
+        until = time.thread_time_ns() + 2_000_000  # of this thread, however much else the machine does
+        while time.thread_time_ns() < until:
             pass
         return time.perf_counter_ns()
 

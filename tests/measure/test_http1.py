@@ -69,6 +69,13 @@ def test_a_last_chunk_by_itself_ends_the_body(last):
     assert list(reads) == [(0, b"ab")]
 
 
+def test_whole_chunks_are_kept_though_what_follows_them_is_not_http():
+    reads = Reads()
+    with pytest.raises(BadAnswer):
+        ChunkedBody(reads).feed(7, b"3\r\nabc\r\n2\r\nde\r\nnot a size\r\n")
+    assert list(reads) == [(7, b"abcde")]
+
+
 def test_two_chunks_in_one_read_are_one_read():
     reads = Reads()
     assert fed(ChunkedBody(reads), [b"2\r\nab\r\n3\r\ncde\r\n", b"0\r\n\r\n"]) == [False, True]

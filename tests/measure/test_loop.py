@@ -21,6 +21,7 @@ from specprof.study.plan import make_plan
 from tests.factory import NGRAM, make_cell, make_prompt
 from tests.measure.doubles import FakeEngine, Journal
 from tests.measure.sse import Vllm, serving
+from tests.running import refusing
 
 PROMPTS = {name: make_prompt(name) for name in make_cell(num_prompts=8).prompt_ids}
 
@@ -71,8 +72,9 @@ def test_counters_are_read_around_the_measured_requests_alone(engine):
 
 
 def test_the_server_is_watched_while_the_cell_runs(engine):
-    engine.vllm.step_s = 0.02
-    record = loop.measure(small(), PROMPTS, engine, 0)
+    """It answers nobody before somebody has seen four requests in its counters."""
+    engine.vllm.first_seen_running = 4
+    record = loop.measure(small(num_warmup=0), PROMPTS, engine, 0)
     assert max(gauge.num_requests_running for gauge in record.gauges) == 4
 
 
@@ -96,15 +98,17 @@ def test_requests_that_fail_on_a_living_engine_are_a_measurement_of_that(engine)
 
 
 def test_an_engine_that_dies_with_its_sockets_open_is_noticed_at_once(engine):
-    engine.vllm.stall_s = 30
-    engine.dies_at = time.monotonic() + 0.3
+    """It dies with requests on it that would be silent for ten minutes."""
+    engine.vllm.stall_s = 600
+    engine.dies_when = lambda: engine.vllm.running > 0
     began = time.monotonic()
     with pytest.raises(EngineDied, match="Cause: planted"):
         loop.measure(small(), PROMPTS, engine, 0)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 60
 
 
 def test_an_engine_whose_requests_fail_before_its_death_shows_is_dead_and_nothing_is_sealed(engine):
+    """Its death shows before the cell, which waits half a second for that, can end."""
     engine.vllm.status = 500
     engine.dies_at = time.monotonic() + 0.4
     with pytest.raises(EngineDied):
@@ -112,10 +116,8 @@ def test_an_engine_whose_requests_fail_before_its_death_shows_is_dead_and_nothin
 
 
 def test_a_server_that_went_away_is_an_engine_error_whoever_owns_the_process():
-    with serving(Vllm()) as vllm:
-        pass
-    with pytest.raises(EngineError, match="does not answer"):
-        loop.measure(small(), PROMPTS, FakeEngine(vllm), 0)
+    with refusing() as address, pytest.raises(EngineError, match="does not answer"):
+        loop.measure(small(), PROMPTS, FakeEngine(Vllm(base_url=address)), 0)
 
 
 # -- a study --------------------------------------------------------------------------------------------------------

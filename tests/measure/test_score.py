@@ -17,6 +17,7 @@ from specprof.engine.sim.virtual import VirtualEngine
 from specprof.errors import EngineDied, EngineError
 from specprof.measure import score as scoring
 from specprof.measure.loop import measure, run_study
+from specprof.measure.reads import Reads
 from specprof.measure.score import NUM_TOP, SCORING, score, score_study, scores_of, scoring_plan, written_texts
 from specprof.measure.wire import RawStream
 from specprof.records import Phase, Role, Sampling, is_sampled
@@ -125,6 +126,7 @@ def test_an_engine_that_dies_is_noticed(engine):
     cell = make_cell(num_prompts=4, max_tokens=8, sampling=SAMPLED)
     texts = measure(cell, PROMPTS, engine, 0).requests
     engine._process.kill()
+    engine._process.wait()
     with pytest.raises(EngineDied):
         score(cell, texts, PROMPTS, engine)
 
@@ -134,7 +136,7 @@ def test_an_engine_that_dies_is_noticed(engine):
 
 def answer(payload, status=200):
     body = payload if isinstance(payload, bytes) else orjson.dumps(payload)
-    return RawStream("code-000", Phase.MEASURED, 0, 0, status=status, reads=[(1, body)])
+    return RawStream("code-000", Phase.MEASURED, 0, 0, status=status, reads=Reads([(1, body)]))
 
 
 def places(*lines):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 from itertools import pairwise
 
 import pytest
@@ -16,7 +17,9 @@ from specprof.measure.http1 import Connection
 from specprof.measure.load import connected, run, send
 from specprof.measure.wire import RawStream, decode
 from specprof.records import Phase
-from tests.measure.scripted import CLOSE, RESET, scripted
+from tests.measure.scripted import CLOSE, RESET, Scripted, scripted
+from tests.measure.virtual import MOMENT_S, Server, virtual
+from tests.running import refusing
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b"data: {}\n\n"
@@ -40,6 +43,28 @@ def ask(server, num_requests=1, *, warm=1, access=OPEN, idle_s=300.0):
                 streams.append(stream())
                 await send(client, "/v1/completions", b'{"max_tokens": 1}', streams[-1])
             return streams
+
+    return run(drive())
+
+
+async def until(happened):
+    """Wait for what nobody tells, a minute at most."""
+    async with asyncio.timeout(60):
+        while not happened():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+
+
+def ask_once(server, *, read, goes_on):
+    """One request, whose server goes on once something of its answer has been read."""
+
+    async def drive():
+        async with connected(server.base_url, 1) as client:
+            raw = stream()
+            sending = asyncio.create_task(send(client, "/v1/completions", b"", raw))
+            await until(lambda: len(raw.reads) >= read)
+            goes_on.set()
+            await sending
+            return raw
 
     return run(drive())
 
@@ -77,13 +102,14 @@ def test_a_connection_that_was_closed_while_it_rested_is_not_used_again():
 
         async def drive():
             async with connected(server.base_url, 1) as client:
-                for _ in range(2):
-                    raw = stream()
-                    await send(client, "/", b"", raw)
-                    assert raw.error is None
-                    await asyncio.sleep(0.05)
+                (resting,) = client._idle
+                first, second = stream(), stream()
+                await send(client, "/", b"", first)
+                await until(lambda: not resting.is_open)
+                await send(client, "/", b"", second)
+                return first, second
 
-        run(drive())
+        assert [raw.error for raw in run(drive())] == [None, None]
     assert [number for number, _ in server.asked] == [1, 2]
 
 
@@ -95,13 +121,16 @@ def test_a_connection_that_rested_for_too_long_is_not_used_again():
 
 def test_what_comes_unasked_ends_a_connection():
     """The next answer could not be told from it."""
-    with scripted((PLAIN, 0.05, b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"), WHOLE) as server:
+    rests = threading.Event()
+    with scripted((PLAIN, rests, b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"), WHOLE) as server:
 
         async def drive():
             async with connected(server.base_url, 1) as client:
                 first, second = stream(), stream()
                 await send(client, "/", b"", first)
-                await asyncio.sleep(0.2)
+                (resting,) = client._idle
+                rests.set()
+                await until(lambda: not resting.is_open)
                 await send(client, "/", b"", second)
                 return first, second
 
@@ -155,6 +184,16 @@ def test_an_error_body_is_kept_whatever_its_framing():
     assert server.num_connections == 1
 
 
+def test_what_a_server_says_of_a_refused_request_is_kept_without_the_token(monkeypatch):
+    monkeypatch.setenv("PLANTED", "sk-planted")
+    said = b'{"error": "invalid key: sk-planted"}'
+    refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\n\r\n%b"
+    whole, cut_short = (refused % (len(said), said),), (refused % (len(said) + 1, said), 0.05, CLOSE)
+    with scripted(whole, cut_short) as server:
+        streams = ask(server, 2, access=Access("PLANTED"))
+    assert [raw.reads.body() for raw in streams] == [b'{"error": "invalid key: (token)"}'] * 2
+
+
 def test_a_redirection_is_not_followed():
     """It could carry the token elsewhere."""
     with scripted(WHOLE) as elsewhere:
@@ -200,41 +239,63 @@ def test_what_is_not_http_fails_the_request():
 
 
 def test_a_body_that_breaks_off_its_framing_fails_the_request_and_what_came_is_kept():
-    with scripted((HEAD + CHUNK, 0.05, b"data: no size\n\n")) as server:
-        (raw,) = ask(server)
+    goes_on = threading.Event()
+    with scripted((HEAD + CHUNK, goes_on, b"data: no size\n\n")) as server:
+        raw = ask_once(server, read=1, goes_on=goes_on)
     assert raw.error.startswith("malformed answer: a chunk begins with")
     assert raw.reads.body() == EVENT
 
 
-def test_silence_fails_the_request_and_slowness_does_not(monkeypatch):
+def test_silence_fails_the_request_and_slowness_does_not():
+    """Chunks 0.12 s apart, and then none: 0.48 s in all, and never 0.3 s without a word, by the loop's own clock."""
+
+    async def answered(*chunks):
+        clock = asyncio.get_running_loop()
+        connection, raw, began_s = Connection(silence_s=0.3), stream(), clock.time()
+        connection.connection_made(Transport([]))
+        asking = asyncio.create_task(connection.exchange(b"", raw))
+        for chunk in (HEAD, *chunks):
+            await asyncio.sleep(0.12)
+            connection.data_received(chunk)
+        await asyncio.wait({asking})
+        return raw, asking.exception(), clock.time() - began_s
+
+    with virtual(Server()) as clock:
+        lasting, problem, took_s = clock.run_until_complete(answered(CHUNK, CHUNK, END))
+        assert (problem, lasting.reads.body()) == (None, 2 * EVENT)
+        assert took_s == pytest.approx(0.48, abs=MOMENT_S)
+        silent, problem, took_s = clock.run_until_complete(answered(CHUNK))
+        assert isinstance(problem, http1.Silent)
+        assert silent.reads.body() == EVENT
+        assert took_s == pytest.approx(0.24 + 0.3, abs=MOMENT_S)
+
+
+def test_silence_over_a_socket_fails_the_request_and_says_for_how_long(monkeypatch):
     monkeypatch.setattr(load, "SILENCE_S", 0.3)
-    slow = (HEAD, *[step for _ in range(4) for step in (0.12, CHUNK)], END)
-    with scripted(slow, (HEAD + CHUNK, 2.0)) as server:
-        lasting, silent = ask(server, 2)
-    assert lasting.error is None, "0.48 s in all, and never 0.3 s without a word"
-    assert silent.error == "timed out: no data for 0.3 s"
-    assert silent.reads.body() == EVENT
+    with scripted((HEAD + CHUNK, threading.Event())) as server:
+        (raw,) = ask(server)
+    assert raw.error == "timed out: no data for 0.3 s"
 
 
 def test_a_stream_that_is_cancelled_closes_its_connection_and_grows_no_more():
-    with scripted((HEAD, *[step for _ in range(200) for step in (CHUNK, 0.005)], END), WHOLE) as server:
+    goes_on = threading.Event()
+    with scripted((HEAD + CHUNK, goes_on, *[CHUNK] * 200, END), WHOLE) as server:
 
         async def drive():
             async with connected(server.base_url, 1) as client:
                 raw, other = stream(), stream()
                 sending = asyncio.create_task(send(client, "/", b"", raw))
-                while len(raw.reads) < 3:  # noqa: ASYNC110 - nobody tells when a stream has been read
-                    await asyncio.sleep(0.001)
+                await until(lambda: len(raw.reads) == 1)
                 sending.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await sending
-                kept = len(raw.reads)
+                goes_on.set()
                 await send(client, "/", b"", other)
                 await asyncio.sleep(0.05)
-                return raw, other, kept
+                return raw, other
 
-        raw, other, kept = run(drive())
-    assert kept == len(raw.reads)
+        raw, other = run(drive())
+    assert raw.reads.body() == EVENT
     assert (other.error, other.reads.body()) == (None, EVENT)
     assert [number for number, _ in server.asked] == [1, 2]
 
@@ -243,25 +304,29 @@ def test_a_stream_that_is_cancelled_closes_its_connection_and_grows_no_more():
 
 
 def test_a_slow_connect_is_told_apart_and_not_in_the_time_to_the_first_token(monkeypatch):
+    """The request is sent when the connection stands, and the time until then, all of it, is the connect's."""
     planted_s = 0.4
-    connects = session.Session._connect
+    connects, instants_ns = session.Session._connect, []
 
     async def slow(self):
+        instants_ns.append(http1._clock())
         await asyncio.sleep(planted_s)
-        return await connects(self)
+        connection = await connects(self)
+        instants_ns.append(http1._clock())
+        return connection
 
     monkeypatch.setattr(session.Session, "_connect", slow)
     with scripted(WHOLE) as server:
         (raw,) = ask(server, warm=0)
-    first_ns = next(iter(raw.reads))[0]
-    assert raw.connect_ns >= planted_s * 1e9 - 2e6, "timers are no finer than a millisecond"
-    assert first_ns - raw.sent_ns < planted_s * 1e9 / 2
+    began_ns, stood_ns = instants_ns
+    assert raw.connect_ns >= stood_ns - began_ns
+    assert stood_ns - began_ns >= planted_s * 1e9 - 2e6, "timers are no finer than a millisecond"
+    assert stood_ns <= raw.sent_ns <= next(iter(raw.reads))[0]
 
 
 def test_a_server_that_cannot_be_reached_is_an_error_with_instants():
-    with scripted(WHOLE) as server:
-        pass
-    (raw,) = ask(server)
+    with refusing() as address:
+        (raw,) = ask(Scripted((), base_url=address))
     assert raw.error.startswith("connection failed: ConnectionRefusedError")
     assert raw.done_ns == raw.sent_ns > 0
     assert raw.connect_ns > 0
@@ -271,7 +336,7 @@ def test_a_server_that_takes_no_connection_is_given_up(monkeypatch):
     monkeypatch.setattr(session, "CONNECT_S", 0.05)
 
     async def never(*_, **__):
-        await asyncio.sleep(10)
+        await asyncio.sleep(600)
 
     async def drive():
         asyncio.get_running_loop().create_connection = never
@@ -297,15 +362,31 @@ class Transport(asyncio.Transport):
     def write(self, data):
         self.written.append(http1._clock())
 
+    def abort(self):
+        pass
+
     def is_closing(self):
         return False
+
+
+def test_a_connection_that_is_gone_before_anything_is_sent_fails_at_once():
+    """Its end has been told already, so that nothing but the limit of silence would end the request."""
+
+    async def drive():
+        connection = Connection(silence_s=600.0)
+        connection.connection_made(Transport([]))
+        connection.connection_lost(None)
+        with pytest.raises(ConnectionError, match="before anything was sent"):
+            await connection.exchange(b"", stream())
+
+    run(drive())
 
 
 def test_each_request_is_sent_at_its_own_write_and_not_when_all_were_begun():
     async def drive():
         written, streams, tasks = [], [stream() for _ in range(50)], []
         for raw in streams:
-            connection = Connection(1.0)
+            connection = Connection(silence_s=600.0)
             connection.connection_made(Transport(written))
             tasks.append(asyncio.create_task(connection.exchange(b"", raw)))
             tasks[-1].connection = connection
@@ -327,7 +408,8 @@ def test_a_write_has_left_before_the_loop_turns():
         here, there = socket.socketpair()
         there.setblocking(False)
         with there:
-            transport, _ = await asyncio.get_running_loop().create_connection(lambda: Connection(1.0), sock=here)
+            clock = asyncio.get_running_loop()
+            transport, _ = await clock.create_connection(lambda: Connection(silence_s=600.0), sock=here)
             transport.write(b"request")
             arrived = there.recv(100)
             transport.abort()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specprof.columns import request_table, requests_of
+from specprof.measure.reads import Reads
 from specprof.measure.wire import RawStream, decode, encode, events, path_of
 from specprof.records import Phase, Sampling, ServerTimes, Speculation, Stop
 from tests.factory import make_cell, make_prompt
@@ -29,7 +30,7 @@ def chunk(ids: Any, text: Any = "x", **more: Any) -> dict[str, Any]:
 
 
 def stream(*reads: bytes, status: int = 200, error: str | None = None) -> RawStream:
-    timed = [(1000 + i, block) for i, block in enumerate(reads)]
+    timed = Reads([(1000 + i, block) for i, block in enumerate(reads)])
     return RawStream("p", Phase.MEASURED, 0, 990, sent_ns=995, done_ns=2000, status=status, reads=timed, error=error)
 
 

@@ -169,6 +169,12 @@ def test_a_second_family_of_lengths_has_a_picture_of_its_own() -> None:
     assert {name for name in found if name.startswith("draft-length")} == {"draft-length", "draft-length-large-k2"}
 
 
+def test_arms_whose_names_read_alike_as_files_keep_a_picture_each() -> None:
+    arms = {name: drafting(name, 4) for name in ("first", "k=4", "k-4")}
+    found = names(planted({arm: {"code": {1: CLEAR}} for arm in arms}, arms))
+    assert {name for name in found if name.startswith("gains")} == {"gains", "gains-k-4", "gains-k-4-2"}
+
+
 def test_gain_curve_marks_the_crossover_on_a_base_two_axis(drawn: list[style.Sheet]) -> None:
     grid = Grid(planted({"on": {"code": FALLING, "zh": {1: CLEAR, 4: CLEAR}}}, {"on": NGRAM}))
     assert gain_curve.draw(grid, grid.protocols[0])

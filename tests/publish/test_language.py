@@ -16,6 +16,7 @@ from string import Formatter
 import pytest
 from jinja2 import Environment, nodes
 
+from specprof.analyse import explained
 from specprof.analyse.results import MixVerdict, Outcome, Severity, StudyFigures
 from specprof.decide.bounds import Bound
 from specprof.publish import cost_page, pictures
@@ -26,7 +27,7 @@ from specprof.publish.site import publish
 from specprof.publish.summary import ACTIONS, Advice, Effect, Step, advice
 from tests.publish.conftest import HOSTILE
 from tests.publish.test_report_page import DESKTOP, PHONE, Looking, Page, browser_page
-from tests.publish.test_site import AFTER_EVENTS, from_study, needs_chromium, press, shown
+from tests.publish.test_site import from_study, needs_chromium, press, shown
 from tests.running import ROOT
 
 PACKAGE = ROOT / "specprof"
@@ -107,8 +108,10 @@ def columns() -> dict[str, set[str]]:
 def gate_names() -> set[str]:
     """The names of all gates, as the analysis gives them."""
     makers = {"invalid", "caution", "GateFinding"}
-    found = (call.args[1] for name, call in calls(PACKAGE) if name in makers and len(call.args) > 1)
-    return {argument.value for argument in found if isinstance(argument, ast.Constant)}
+    found = [call.args[1] for name, call in calls(PACKAGE) if name in makers and len(call.args) > 1]
+    literal = {argument.value for argument in found if isinstance(argument, ast.Constant)}
+    constants = {argument.id for argument in found if isinstance(argument, ast.Name) and argument.id.isupper()}
+    return literal | {getattr(explained, constant) for constant in constants}
 
 
 def picture_words() -> set[str]:
@@ -124,9 +127,9 @@ def without_names(entries: set[str]) -> set[str]:
 
 
 def words_of_python() -> str:
-    """Every string of the publishing floor, of what names the shapes of prefill, and of the bill, in one text."""
-    named = (PACKAGE / "analyse" / "study.py", PACKAGE / "decide" / "bounds.py", PACKAGE / "decide" / "bill.py")
-    paths = [*(PACKAGE / "publish").glob("*.py"), *named]
+    """Every string of the publishing floor, and of what names outcomes, shapes of prefill, bounds and bills."""
+    names = ("analyse/results.py", "analyse/study.py", "decide/bounds.py", "decide/bill.py")
+    paths = [*(PACKAGE / "publish").glob("*.py"), *(PACKAGE / name for name in names)]
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in paths)
     strings = (
         n.value for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
@@ -289,14 +292,6 @@ CHOSEN = "[...document.querySelectorAll('[data-language]')].map((button) => butt
 CHINESE = "document.querySelector('[data-language=zh]')"
 
 
-async def reload(page: Page) -> None:
-    """Load the page again and wait until it has."""
-    page._loaded = False
-    await page.call("Page.reload")
-    while not page._loaded:
-        await page._next()
-
-
 def in_chinese(headings: list[str]) -> None:
     """Every heading that has words is Chinese, but for names and streams."""
     names = NAMES["heading"] | {"", *(f"N={n}" for n in (1, 2, 4, 8))}
@@ -343,7 +338,7 @@ def test_browser_that_speaks_chinese_gets_chinese_unless_asked(look: Callable[..
         await page.call("Network.setUserAgentOverride", userAgent="any", acceptLanguage="zh-CN")
         for state, language in (("", "zh-Hans"), ("#todo", "zh-Hans"), ("#lang=en", "en")):
             await page.evaluate(f"location.hash = {json.dumps(state)}")
-            await reload(page)
+            await page.reload()
             assert await page.evaluate("document.documentElement.lang") == language, state
 
     assert look(report.as_uri(), looking).complaints == []
@@ -359,11 +354,10 @@ def test_keyboard_switches_there_and_back_and_links_within_the_page_keep_it(
         await press(page, "Enter")
         in_chinese(await page.evaluate(HEADINGS))
         assert await page.evaluate("location.hash") == "#lang=zh"
-        await page.evaluate("document.querySelector('a[href=\"#gates\"]').click()")
-        await page.call("Runtime.evaluate", expression=AFTER_EVENTS, awaitPromise=True)
+        await page.heard("hashchange", "document.querySelector('a[href=\"#gates\"]').click()")
         assert await page.evaluate("location.hash") == "#gates"
         in_chinese(await page.evaluate(HEADINGS))
-        await reload(page)
+        await page.reload()
         assert await page.evaluate("location.hash") == "#gates"
         in_chinese(await page.evaluate(HEADINGS))
         await page.evaluate("document.querySelector('[data-language=en]').focus()")
@@ -404,16 +398,11 @@ def test_site_switches_and_keeps_its_filters(look: Callable[..., Page], site: Pa
 @needs_chromium
 def test_copying_is_answered_in_chinese(look: Callable[..., Page], report: Path) -> None:
     async def looking(page: Page) -> None:
-        await page.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-        await page.call("Page.bringToFront")
         await page.evaluate("document.querySelector('details.long').open = true")
         button = "document.querySelector('.quotes button.copy')"
         assert await page.evaluate(f"{button}.innerText") == "复制"
-        await page.evaluate(f"{button}.click()")
-        await page.call("Runtime.evaluate", expression=AFTER_EVENTS, awaitPromise=True)
-        assert await page.evaluate(f"{button}.innerText") == "已复制"
-        read = "navigator.clipboard.readText()"
-        told = await page.call("Runtime.evaluate", expression=read, awaitPromise=True, returnByValue=True)
-        assert told["result"]["value"] == await page.evaluate("document.querySelector('.quotes code').textContent")
+        said, held = await page.copied(button)
+        assert said == "已复制"
+        assert held == await page.evaluate("document.querySelector('.quotes code').textContent")
 
     assert look(f"{report.as_uri()}#lang=zh", looking).complaints == []

@@ -42,7 +42,7 @@ class Page:
     complaints: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     _sent: int = 0
-    _loaded: bool = False
+    _loaded: set[str] = field(default_factory=set)  # what loads of this or an earlier page have ended
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command and wait for its answer, noting every event on the way."""
@@ -58,20 +58,41 @@ class Page:
         """Load a page at a size."""
         for domain in ("Page", "Runtime", "Log", "Network", "DOM", "CSS"):
             await self.call(f"{domain}.enable")
+        await self.call("Page.setLifecycleEventsEnabled", enabled=True)
         width, height = size
         mobile = width < 500
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
         )
-        await self.call("Page.navigate", url=address)
-        while not self._loaded:
+        loader = (await self.call("Page.navigate", url=address))["loaderId"]
+        while loader not in self._loaded:
+            await self._next()
+
+    async def reload(self) -> None:
+        """Load the page again."""
+        before = set(self._loaded)
+        await self.call("Page.reload")
+        while self._loaded == before:
             await self._next()
 
     async def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
-        told = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """The value of a JavaScript expression, of a promise what it comes to."""
+        told = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
+
+    async def heard(self, event: str, expression: str) -> None:
+        """Evaluate an expression and wait until the page has heard of the event that comes of it."""
+        listening = f"addEventListener({json.dumps(event)}, () => done(), {{ once: true }})"
+        await self.evaluate(f"new Promise((done) => {{ {listening}; {expression}; }})")
+
+    async def copied(self, button: str) -> tuple[str, str]:
+        """Press a button that copies: what it says as soon as it has, and what the clipboard holds."""
+        await self.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+        await self.call("Page.bringToFront")
+        changed = "new MutationObserver(() => done(button.innerText)).observe(button, { attributeFilter: ['class'] })"
+        said = await self.evaluate(f"new Promise((done) => {{ const button = {button}; {changed}; button.click(); }})")
+        return said, await self.evaluate("navigator.clipboard.readText()")
 
     async def screenshot(self) -> bytes:
         """The whole page as a PNG."""
@@ -86,13 +107,13 @@ class Page:
         return {font["familyName"] for font in told["fonts"]}
 
     async def _next(self) -> dict[str, Any]:
-        told = json.loads((await asyncio.wait_for(self.socket.receive(), 30)).data)
+        told = json.loads((await asyncio.wait_for(self.socket.receive(), 60)).data)
         self._note(told.get("method", ""), told.get("params", {}))
         return dict(told)
 
     def _note(self, event: str, params: dict[str, Any]) -> None:
-        if event == "Page.loadEventFired":
-            self._loaded = True
+        if event == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded.add(params["loaderId"])
         elif event == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
         elif event == "Runtime.exceptionThrown":
@@ -117,10 +138,8 @@ async def browser_page(profile: Path) -> AsyncIterator[Page]:
         assert process.stderr is not None
         port = await asyncio.wait_for(_debugging_port(process.stderr), 60)
         async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as response:
-                targets = await response.json(content_type=None)
-            target = next(target for target in targets if target["type"] == "page")
-            async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=2**28) as socket:
+            address = await asyncio.wait_for(_page_s_address(session, port), 60)
+            async with session.ws_connect(address, max_msg_size=2**28) as socket:
                 yield Page(socket)
     finally:
         process.kill()
@@ -133,6 +152,17 @@ async def _debugging_port(stderr: asyncio.StreamReader) -> int:
         if found:
             return int(found[1])
     raise AssertionError("Chromium ended before it listened")
+
+
+async def _page_s_address(session: Any, port: int) -> str:
+    """Where the page is spoken to: it is there a moment after the browser listens."""
+    while True:
+        async with session.get(f"http://127.0.0.1:{port}/json/list") as response:
+            targets = await response.json(content_type=None)
+        for target in targets:
+            if target["type"] == "page":
+                return str(target["webSocketDebuggerUrl"])
+        await asyncio.sleep(0.05)
 
 
 Looking = Callable[["Page"], Coroutine[Any, Any, Any]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -384,6 +385,24 @@ def test_a_study_of_open_loops_can_be_published(served: StudyFigures, tmp_path: 
     )
     assert "goodput 1.2 req/s [1.1, 1.3] (90% of requests on target)" in page
     assert "goodput 1.2 req/s [1.1, 1.3] (90% of requests on target)" in card_markdown(served)
+
+
+def test_every_number_of_open_loops_is_a_row_of_the_published_page(served: StudyFigures, tmp_path: Path) -> None:
+    page = publish([listed(tmp_path / "served", card(served), served, ())], tmp_path / "site").read_text(
+        encoding="utf-8"
+    )
+    rows = re.findall(r"<tr data-study=.*?</tr>", page, re.DOTALL)
+    assert len(rows) == len(card(served)["service"]["headlines"])
+    told = [
+        [" ".join(re.sub("<[^>]+>", " ", entry).split()) for entry in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+        for row in rows
+    ]
+    # planted: code, arm off, keeps its targets up to 1.2 req/s [1.1, 1.3]; rungs from 0.5 to 3 req/s
+    assert told[0][2:12] == [
+        *("code", "served (natural ≤96)", "182", "0.5–3 req/s poisson", "off", "goodput", "1.2 req/s [1.1, 1.3]"),
+        *("TTFT ≤ 0.5 s, TPOT ≤ 60 ms", ENGINE, "none"),
+    ]
+    assert ["0.5 req/s poisson", "off", "raw output", "45.0 tok/s [42.8, 47.2]"] in [row[5:9] for row in told]
 
 
 def test_nothing_fit_is_still_refused() -> None:

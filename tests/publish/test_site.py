@@ -311,7 +311,6 @@ def test_address_sorts_and_filters(site: Path, tmp_path: Path) -> None:
     assert table.count == "16 of 46 rows"
 
 
-AFTER_EVENTS = "new Promise((done) => setTimeout(done, 100))"  # hashchange comes on its own
 STATES = [
     ("#sort=gain&order=ascending&tag=code", "gain", [*reversed(CODE_GAINS), *["—"] * 8]),
     ("#sort=n&tag=json&protocol=forced&arm=off", "n", [str(n) for n in STREAMS]),
@@ -329,8 +328,7 @@ STATES = [
 def test_every_state_of_the_address(look: Callable[..., Page]) -> None:
     async def looking(page: Page) -> None:
         for state, column, expected in STATES:
-            await page.evaluate(f"location.hash = {json.dumps(state)}")
-            await page.call("Runtime.evaluate", expression=AFTER_EVENTS, awaitPromise=True)
+            await page.heard("hashchange", f"location.hash = {json.dumps(state)}")
             assert (await shown(page)).column(column) == expected, state
 
     assert look(looking).complaints == []
@@ -379,7 +377,7 @@ def test_typing_and_choosing_filter_and_show_all_undoes_it(look: Callable[..., P
 @needs_chromium
 def test_link_within_the_page_leaves_the_table_as_it_is(look: Callable[..., Page]) -> None:
     async def looking(page: Page) -> None:
-        await page.evaluate("document.querySelector('a[href=\"#studies\"]').click()")
+        await page.heard("hashchange", "document.querySelector('a[href=\"#studies\"]').click()")
         assert set((await shown(page)).column("tag")) == {"code"}
         await page.evaluate("document.querySelector('th[data-key=n] button').click()")
         assert await page.evaluate("location.hash") == "#tag=code&sort=n"
@@ -390,12 +388,8 @@ def test_link_within_the_page_leaves_the_table_as_it_is(look: Callable[..., Page
 @needs_chromium
 def test_button_copies_the_line_with_its_whole_context(look: Callable[..., Page]) -> None:
     async def looking(page: Page) -> None:
-        await page.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-        await page.call("Page.bringToFront")
-        await page.evaluate("[...document.querySelectorAll('#numbers tbody tr:not([hidden]) button.copy')][0].click()")
-        read = "new Promise((done) => setTimeout(() => navigator.clipboard.readText().then(done, done), 300))"
-        told = await page.call("Runtime.evaluate", expression=read, awaitPromise=True, returnByValue=True)
-        assert told["result"]["value"] == (
+        _, held = await page.copied("document.querySelector('#numbers tbody tr:not([hidden]) button.copy')")
+        assert held == (
             "code · forced 128 · prompt 42 · N=8 · ngram K=4 · 133.9 tok/s [129, 139] · speculation gain 1.04× "
             "[0.96, 1.12] against off · AL 2.85 · vLLM 0.32.0 CPU · gates: none"
         )
@@ -414,11 +408,8 @@ def test_page_renders_without_complaint_or_request_elsewhere(
         width = await page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert width[0] <= width[1], "the page scrolls sideways"
         await page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
-        for _ in range(50):
-            loaded = "[...document.images].every((image) => { image.loading = 'eager'; return image.complete; })"
-            if await page.evaluate(loaded):
-                break
-            await asyncio.sleep(0.1)
+        eager = "[...document.images].map((image) => { image.loading = 'eager'; return image.decode(); })"
+        await page.evaluate(f"Promise.all({eager}).then(() => true)")
         assert await page.evaluate("document.images.length") > 20
         assert await page.evaluate("[...document.images].filter((image) => !image.naturalWidth).length") == 0
         background, ink = await page.evaluate(
@@ -601,7 +592,9 @@ def test_all_committed_studies_stand_on_one_page_and_filter(look: Callable[..., 
         )
         filtered = await shown(page)
         assert set(filtered.column("study")) == {one}
-        assert filtered.count == f"{everything.column('study').count(one)} of {len(everything.rows)} rows"
+        of_open_loops = sum(len(card_of.get("service", {}).get("headlines", ())) for card_of in told.values())
+        in_all = len(everything.rows) + of_open_loops
+        assert filtered.count == f"{everything.column('study').count(one)} of {in_all} rows"
 
     page = look(looking, page=all_published)
     assert page.complaints == []

@@ -7,17 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specprof.ragged import Ragged
 from specprof.study.loops import (
     GRAM_TOKENS,
     MIN_DISTINCT_SHARE,
     WINDOW_TOKENS,
-    distinct_share,
     looping_tokens,
+    repetition,
 )
 
 
 def ids(*tokens: int) -> np.ndarray:
     return np.array(tokens, dtype=np.int64)
+
+
+def distinct_share(tokens: np.ndarray) -> float:
+    return float(repetition(Ragged.of([tokens])).distinct_share[0])
 
 
 def by_hand(tokens: list[int]) -> list[bool]:

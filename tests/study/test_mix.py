@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -236,9 +237,12 @@ def lane(name: str, count: int, tokens: int) -> list[Order]:
 def drive(vllm: Vllm, lanes: list[list[Order]], concurrency: int, done: list[int]) -> list[Any]:
     import asyncio
 
+    def noted() -> None:
+        done.append(time.perf_counter_ns())
+
     async def run() -> list[Any]:
         async with connected(vllm.base_url, concurrency) as session:
-            return await mixed_loop(session, "/v1/completions", lanes, concurrency, lambda: done.append(1))
+            return await mixed_loop(session, "/v1/completions", lanes, concurrency, noted)
 
     return asyncio.run(run())
 
@@ -256,7 +260,8 @@ def test_streams_keep_to_their_content_and_the_faster_one_fills_until_the_slower
         assert max(r.done_ns for r in raw if r.stream == stream) >= last
     filling = [r for r in raw if r.phase is Phase.FILL]
     assert {r.prompt_id.split("-")[0] for r in filling} >= {"quick"}
-    assert all(r.sent_ns < last for r in filling)
+    # The last text's end is known to the loop a moment after its last bytes came: by then others may have gone out.
+    assert all(r.scheduled_ns < done[-1] for r in filling)
 
 
 def test_an_engine_that_refuses_one_content_is_not_asked_for_ever() -> None:
@@ -280,7 +285,7 @@ def test_a_mixed_study_runs_resumes_and_reports(tmp_path: Path) -> None:
     text = changed(
         ("concurrency: [1, 2, 4]", "concurrency: [1, 4]"),
         ("preset: small}", "preset: small, time_scale: 4}"),
-        ("prompts: 4", "prompts: 8"),
+        ("prompts: 4", "prompts: 16"),
     ).replace("tokens: 32", "tokens: 64")
     path = written(tmp_path, text)
     run = specprof("run", path, "--results", tmp_path)
@@ -290,16 +295,17 @@ def test_a_mixed_study_runs_resumes_and_reports(tmp_path: Path) -> None:
     cells = [data for data in Store.existing(folder).cells() if data.cell.role is Role.MIXED]
     assert {data.cell.arm for data in cells} == {"off", "on"}
     for data in cells:
-        assert data.cell.prompt_tags == ("code", "json") * 8
+        assert data.cell.prompt_tags == ("code", "json") * 16
         phases = [r.phase for r in requests_of(data.requests)]
-        assert phases.count(Phase.MEASURED) == 16
+        assert phases.count(Phase.MEASURED) == 32
         assert all(r.error is None for r in requests_of(data.requests))
     told = figures(folder)
     assert {(m["tag"], m["arm"], m["concurrency"]) for m in told["mixes"]} == {
         (tag, arm, 4) for tag in ("code", "json") for arm in ("off", "on")
     }
     for mix in told["mixes"]:
-        assert mix["num_prompts"] >= 4  # alone, the last wave may end before a text is eight steps long
+        # Alone, the last four may end before a text is eight steps long; a machine that stands still costs four more.
+        assert mix["num_prompts"] >= 4
         assert mix["decode_speed_ratio"]["value"] > 0
         if mix["arm"] == "on":  # the same greedy text is guessed as well beside other texts
             assert mix["acceptance_length_ratio"]["value"] == pytest.approx(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import time
@@ -169,11 +170,15 @@ def test_a_damaged_archive_is_told(write):
 
 
 def test_a_million_requests_are_read_in_seconds(write):
+    """In no more than thirty times what splitting its lines into fields takes, by this process's own time."""
     rows = (f"{n / 10:.1f},ChatGPT,{n % 3000},{n % 400},0,API log" for n in range(1_000_000))
     path = write("\n".join([BURSTGPT_COLUMNS, *rows]))
     began = time.process_time()
+    with path.open(encoding="utf-8", newline="") as lines:
+        assert sum(1 for _ in csv.reader(lines)) == 1_000_001
+    split = time.process_time()
     recording = read_trace(path)
-    assert time.process_time() - began < 15
+    assert time.process_time() - split < 30 * (split - began)
     assert recording.num_failed == 2500  # every 400th
     assert len(recording.requests) == 997_500
 

@@ -10,10 +10,10 @@ from specprof.analyse.audit.findings import Answer, Finding, Kind, Rebuilt, Stat
 from specprof.analyse.audit.rebuild import PREFILL
 from specprof.analyse.audit.runs import AGREEMENT, FILLER_WORDS
 from specprof.analyse.audit.wording import figure, share, speed, times, tokens
-from specprof.analyse.thresholds import MAX_PREFILL_SHARE, MIN_NATURAL_TOKENS
+from specprof.analyse.thresholds import MAX_PREFILL_SHARE, MIN_NATURAL_TOKENS, TOO_GOOD
 from specprof.records import Stop
 
-_ABOUT_SPECULATION = ("speculation inactive", "acceptance", "survival", "speed-up", "too good", "step interval")
+_ABOUT_SPECULATION = ("speculation inactive", "acceptance", "survival", "speed-up", TOO_GOOD, "step interval")
 
 
 def checklist(claim: Claim, rebuilt: Rebuilt, findings: tuple[Finding, ...]) -> tuple[Answer, ...]:

@@ -13,11 +13,11 @@ from specprof.analyse.thresholds import (
     MAX_PREFILL_SHARE,
     MAX_RATE_INFLATION,
     MIN_NATURAL_TOKENS,
+    STREAM_MARGIN,
 )
 from specprof.records import Stop
 
 AGREEMENT = 0.02  # two tellings of one number may differ by this much (METHOD 7, gate 6)
-STREAM_MARGIN = 1.05  # METHOD 7, gate 12: X > 1.05 · N / TPOT cannot be
 BUSY_STREAMS = 0.85  # N_eff below this share of N is worth explaining
 NOT_SATURATED = 0.05  # throughput within this share of the offered load follows the load
 FILLER_WORDS = ("random", "filler", "synthetic", "dummy", "lorem", "hello")

@@ -9,7 +9,7 @@ from specprof.analyse.audit.claim import Claim, Says, SpeculationClaim
 from specprof.analyse.audit.findings import Finding, Kind
 from specprof.analyse.audit.rebuild import told_acceptance_length, told_acceptance_rate
 from specprof.analyse.audit.wording import figure, seconds, share, times
-from specprof.analyse.thresholds import MAX_AL_GAP, MAX_TPOT_GAP, SUSPICIOUS_SURVIVAL
+from specprof.analyse.thresholds import MAX_AL_GAP, MAX_TPOT_GAP, SUSPICIOUS_SURVIVAL, TOO_GOOD
 
 ROUNDING = 0.005  # a survival printed with two decimals may be off by this much
 SPEEDUP_MARGIN = 0.02
@@ -158,7 +158,7 @@ def _survival(said: SpeculationClaim) -> Iterator[Finding]:
     if max(curve) >= SUSPICIOUS_SURVIVAL:
         yield Finding(
             Kind.CAUTION,
-            "too good",
+            TOO_GOOD,
             f"a draft position is accepted in {share(max(curve))} of the steps",
             "Explain it before publishing: filler prompts, loops, or a draft that is the target itself.",
             gate=12,

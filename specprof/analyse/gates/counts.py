@@ -6,13 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats as distributions
 
+from specprof.analyse import distributions
 from specprof.analyse.acceptance import acceptance_length, accepted_at
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import caution, invalid
 from specprof.analyse.results import GateFinding
-from specprof.analyse.thresholds import MAX_AL_GAP, MAX_COUNTER_GAP, MAX_TPOT_GAP, SUSPICIOUS_SURVIVAL
+from specprof.analyse.thresholds import (
+    MAX_AL_GAP,
+    MAX_COUNTER_GAP,
+    MAX_TPOT_GAP,
+    STREAM_MARGIN,
+    SUSPICIOUS_SURVIVAL,
+    TOO_GOOD,
+)
 from specprof.records import Counters, Role, draft_length
 
 NATURAL_SURVIVAL = 0.95  # the most that a first draft position can be expected to survive on natural text
@@ -114,7 +121,7 @@ def _above_streams(frame: CellFrame) -> Iterator[GateFinding]:
     writing = float((frame.requests["last"] - frame.requests["first"]).sum())
     streams = min(frame.cell.concurrency, len(frame.requests))
     bound = streams * float(frame.requests["output_tokens"].sum()) / writing if writing > 0 else float("inf")
-    if frame.throughput > 1.05 * bound:
+    if frame.throughput > STREAM_MARGIN * bound:
         yield invalid(
             12,
             "impossible",
@@ -179,11 +186,11 @@ def _too_good(frame: CellFrame) -> Iterator[GateFinding]:
     accepted, steps = _first_position(frame)
     if not steps or accepted / steps < SUSPICIOUS_SURVIVAL:
         return
-    by_luck = float(distributions.binom.sf(accepted - 1, steps, NATURAL_SURVIVAL))
+    by_luck = distributions.binom_sf(accepted - 1, steps, NATURAL_SURVIVAL)
     if by_luck < 1 - SURE:
         yield invalid(
             12,
-            "too good",
+            TOO_GOOD,
             f"draft position 1 was accepted in {accepted / steps:.1%} of {steps} steps",
             "Explain it before publishing: filler prompts, loops, or a draft that is the target itself.",
         )

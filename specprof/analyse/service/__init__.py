@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from specprof.analyse import gates
 from specprof.analyse.frames import CellFrame
+from specprof.analyse.gates.found import LaunchFindings
 from specprof.analyse.service.asked import NOTHING_ASKED, Asked, asked_by
 from specprof.analyse.service.cell import open_cells
-from specprof.analyse.service.findings import LaunchFindings, rung_gates
+from specprof.analyse.service.findings import rung_gates
 from specprof.analyse.service.gain import goodput_gain
-from specprof.analyse.service.goodput import Measured, goodput_figures, relied_on
+from specprof.analyse.service.goodput import Measured, goodput_figures, relied_on, with_collapsed
 from specprof.analyse.service.rung import Rung, rung_figures
 from specprof.analyse.service_results import GoodputFigures, GoodputGain, ServiceFigures
 
@@ -108,6 +109,20 @@ def _notes(frames: Sequence[CellFrame], ladders: Mapping[LadderKey, Sequence[Mea
             f"Texts of {waiting} open-loop cells have not been judged yet, so what was good is not known: "
             "'specprof run' judges them when everything is measured."
         )
+    for ladder in ladders.values():
+        yield from _not_climbed([rung for rung, _ in ladder])
     unjudged = sum(cell.num_unjudged for cell in cells)
     if unjudged:
         yield f"{unjudged} answers that were on time could not be judged by their check; they do not count as good."
+
+
+def _not_climbed(ladder: Sequence[Rung]) -> Iterator[str]:
+    """What a reader must know of rates that only some of the blocks have reached."""
+    rising = sorted(ladder, key=lambda rung: rung.arrivals.rate_per_s)
+    for rung, whole in zip(rising, with_collapsed(ladder), strict=True):
+        missing = len(whole.cells) - len(rung.cells)
+        if missing:
+            yield (
+                f"{rung.cell.arm} at {rung.arrivals.rate_per_s:g} req/s: {missing} of {len(whole.cells)} launches had "
+                "collapsed at a lower rate and are not in its figures; in the goodput they count as they did there."
+            )

@@ -17,19 +17,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from specprof.analyse.frames import NS, CellFrame
+from specprof.analyse.frames import NS, CellFrame, Mask
 from specprof.analyse.service.asked import Asked
 from specprof.analyse.service.spread import NUM_BATCHES
 from specprof.analyse.service_results import TargetFigures
 from specprof.analyse.stats import Array
 from specprof.columns import ragged
 from specprof.errors import InputError
+from specprof.ragged import Indices
 from specprof.records import Arrivals, Cell, Phase
-
-Mask = NDArray[np.bool_]
-Indices = NDArray[np.int64]
 
 TIMED_OUT = "timed out"  # how the error of a request begins that the client gave up
 

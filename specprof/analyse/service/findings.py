@@ -7,12 +7,12 @@ that hold too little.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from specprof.analyse import gates
-from specprof.analyse.gates.found import caution, invalid
+from specprof.analyse.gates.found import LaunchFindings, caution, each_once, invalid, on_launch
 from specprof.analyse.results import GateFinding
 from specprof.analyse.service.cell import OpenCell
 from specprof.analyse.service.rung import Rung, collapsed, dispatch_lag
@@ -24,17 +24,12 @@ RUINOUS_DISPATCH_LAG = 0.20
 MIN_REQUESTS = 50  # of fewer, a share of 90% is known to no better than a tenth
 MIN_WINDOW_E2ELS = 10  # so that each batch of the window is longer than a request
 
-LaunchFindings = Sequence[Mapping[int, GateFinding]]  # by launch number: what is true of every cell of a launch
-
 
 def rung_gates(
     rung: Rung, of_launch: LaunchFindings = (), limits: Mapping[int, gates.Limits] | None = None
 ) -> tuple[GateFinding, ...]:
-    """Every gate that a rung fails, each answer once, of the first cell that gives it."""
-    first: dict[tuple[int, str, str], GateFinding] = {}
-    for found in _all(rung, of_launch, limits or {}):
-        first.setdefault((found.gate, found.name, found.severity), found)
-    return tuple(first.values())
+    """Every gate that a rung fails, each answer once, that of the first cell to give it."""
+    return each_once(_all(rung, of_launch, limits or {}))
 
 
 def _all(rung: Rung, of_launch: LaunchFindings, limits: Mapping[int, gates.Limits]) -> Iterator[GateFinding]:
@@ -46,7 +41,7 @@ def _all(rung: Rung, of_launch: LaunchFindings, limits: Mapping[int, gates.Limit
         yield from _foreign(cell)
         yield from _lengths(cell)
         yield from gates.open_gates(cell.frame, limits.get(launch, gates.UNLIMITED))
-        yield from (by_launch[launch] for by_launch in of_launch if launch in by_launch)
+        yield from on_launch(launch, of_launch)
 
 
 def _late_client(rung: Rung) -> Iterator[GateFinding]:

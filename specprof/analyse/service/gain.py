@@ -25,11 +25,20 @@ def goodput_gain(on: GoodputFigures, off: GoodputFigures, rungs: tuple[Sequence[
     """On against off. `rungs`: those that the goodput of each, on and off, was made of."""
     ladders = [climb(of_arm, CONFIDENCE_OF_TWO) for of_arm in rungs]
     wide_on, wide_off = (goodput_rate(ladder, on.share) for ladder in ladders)
-    ratio = _over(wide_on, wide_off)
     outcome = _outcome(wide_on, wide_off) if on.valid and off.valid else UNDECIDED
     needs = ", ".join(_needs(on, off, ladders)) if outcome == UNDECIDED else ""
-    difference = _less(wide_on, wide_off)
-    return GoodputGain(on.tag, on.protocol, on.arm, on.method, off, on, ratio, outcome, needs, difference)
+    return GoodputGain(
+        tag=on.tag,
+        protocol=on.protocol,
+        arm=on.arm,
+        method=on.method,
+        off=off,
+        on=on,
+        ratio=_over(wide_on, wide_off),
+        outcome=outcome,
+        needs=needs,
+        difference_per_s=_less(wide_on, wide_off),
+    )
 
 
 def _over(on: Figure, off: Figure) -> Figure:

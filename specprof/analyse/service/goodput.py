@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from math import exp
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
-from specprof.analyse.results import Figure
-from specprof.analyse.service.rung import Rung
-from specprof.analyse.service.spread import NOTHING
+from specprof.analyse.results import NOTHING, Figure
+from specprof.analyse.service.cell import OpenCell
+from specprof.analyse.service.rung import Rung, collapsed
 from specprof.analyse.service_results import GoodputFigures, RungFigures, TargetFigures
 from specprof.analyse.stats import CONFIDENCE, Array
 from specprof.records import arm_in_words
@@ -37,6 +36,8 @@ class Climb:
 
     def fitted(self) -> Array:
         """The shares as they would be if they never rose with the rate."""
+        from scipy.optimize import isotonic_regression  # takes long to load, and only ladders need it
+
         told = np.array([share.value for share in self.shares], dtype=float)
         return np.asarray(isotonic_regression(told, weights=self.num_requests, increasing=False).x, dtype=float)
 
@@ -56,13 +57,29 @@ class Climb:
 
 
 def climb(rungs: Sequence[Rung], confidence: float = CONFIDENCE) -> Climb:
-    """The rungs of one ladder that had requests."""
-    told = [rung for rung in sorted(rungs, key=lambda r: r.arrivals.rate_per_s) if rung.num_offered]
+    """The rungs of one ladder that had requests; where a block did not go on, as it was where it collapsed."""
+    told = [rung for rung in with_collapsed(rungs) if rung.num_offered]
     return Climb(
         rates=np.array([rung.arrivals.rate_per_s for rung in told], dtype=float),
         num_requests=np.array([rung.num_offered for rung in told], dtype=float),
         shares=tuple(rung.on_target(confidence) for rung in told),
     )
+
+
+def with_collapsed(rungs: Sequence[Rung]) -> list[Rung]:
+    """The rungs, rates rising, each with the cells of those blocks that had collapsed at a lower rate.
+
+    A climb ends where its block collapses, so that a high rate is measured by the luckier blocks alone, and would seem
+    to hold. The others count there as they did where they collapsed: as shares cannot rise with the rate, at their best.
+    """
+    ended: dict[int, OpenCell] = {}
+    whole = []
+    for rung in sorted(rungs, key=lambda r: r.arrivals.rate_per_s):
+        present = {cell.cell.block for cell in rung.cells}
+        missing = [cell for block, cell in ended.items() if block not in present]
+        whole.append(Rung((*rung.cells, *missing)))
+        ended |= {cell.cell.block: cell for cell in rung.cells if collapsed(Rung((cell,)))}
+    return whole
 
 
 def goodput_rate(ladder: Climb, share: float) -> Figure:
@@ -112,10 +129,10 @@ def relied_on(measured: Sequence[Measured]) -> list[Measured]:
     return sorted(valid or measured, key=lambda pair: pair[1].rate_per_s)
 
 
-def goodput_figures(measured: Sequence[Measured], share: float, confidence: float = CONFIDENCE) -> GoodputFigures:
+def goodput_figures(measured: Sequence[Measured], share: float) -> GoodputFigures:
     """The goodput of one ladder: of its valid rungs, or of all, marked invalid, where a gate forbids every one."""
     used = relied_on(measured)
-    ladder = climb([rung for rung, _ in used], confidence)
+    ladder = climb([rung for rung, _ in used])
     rate = goodput_rate(ladder, share)
     cell = used[0][0].cell
     kept = ladder.num_kept(share) if len(ladder.rates) else 0

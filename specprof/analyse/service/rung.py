@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from specprof.analyse import stats
-from specprof.analyse.results import Figure, GateFinding, Percentiles, Severity
-from specprof.analyse.service.cell import Mask, OpenCell
-from specprof.analyse.service.spread import NOTHING, NUM_BATCHES, Latencies, ratio, share
+from specprof.analyse.frames import Mask
+from specprof.analyse.results import NOTHING, Figure, GateFinding, Percentiles, Severity
+from specprof.analyse.service.cell import OpenCell
+from specprof.analyse.service.spread import NUM_BATCHES, Latencies, ratio, share
 from specprof.analyse.service_results import Fates, RungFigures, TargetFigures, Waterfall
 from specprof.analyse.stats import CONFIDENCE, Array
 from specprof.records import Arrivals, Cell, Counters, arm_in_words
@@ -134,8 +135,8 @@ def rung_figures(rung: Rung, gates: Sequence[GateFinding]) -> RungFigures:
         max_concurrency=arrivals.max_concurrency,
         duration_s=arrivals.duration_s,
         num_launches=len({c.frame.data.launch for c in rung.cells}),
-        prompt_tokens=stats.median(_sent(rung, "prompt_tokens")),
-        output_tokens=stats.median(_finished(rung, "output_tokens")),
+        prompt_tokens=_prompt_tokens(rung),
+        output_tokens=_output_tokens(rung),
         targets=rung.targets,
         completed_per_s=_per_second(rung, rung.by_batch(OpenCell.completed)),
         waterfall=_waterfall(rung, judged=judged),
@@ -210,15 +211,15 @@ def _fates(rung: Rung) -> Fates:
     )
 
 
-def _finished(rung: Rung, column: str) -> Array:
-    """A column over the measured requests that ended well."""
-    return rung.pooled(column)[rung.pooled("finished") > 0]
+def _prompt_tokens(rung: Rung) -> Figure:
+    """Median over the measured requests whose prompt the engine has counted."""
+    lengths = rung.pooled("prompt_tokens")
+    return stats.median(lengths[lengths > 0])
 
 
-def _sent(rung: Rung, column: str) -> Array:
-    """A column over the measured requests whose prompt the engine has counted."""
-    values = rung.pooled(column)
-    return values[values > 0]
+def _output_tokens(rung: Rung) -> Figure:
+    """Median over the measured requests that ended well."""
+    return stats.median(rung.pooled("output_tokens")[rung.pooled("finished") > 0])
 
 
 def _itl(rung: Rung) -> Percentiles | None:

@@ -10,21 +10,19 @@ Satterthwaite, as everywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, inf, isfinite, sqrt
+from math import ceil, floor, isfinite, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specprof.analyse import stats
-from specprof.analyse.results import Figure, Percentiles
+from specprof.analyse.results import NOTHING, Figure, Percentiles
 from specprof.analyse.stats import CONFIDENCE, Array
 
 NUM_BATCHES = 10
 SHARES = (0.50, 0.90, 0.95, 0.99)
 LINES = (0.50, 0.75, 0.90, 0.95)
 RESOLUTION_S = 1e-6  # what lies closer together is one value: rounding comes in bunches, too
-
-NOTHING = Figure(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +55,15 @@ def spread(over: Array, under: Array) -> Spread | None:
     return Spread(value, error, degrees)
 
 
-def ratio(over: Array, under: Array, *, at_most: float = inf) -> Figure:
-    """Σ over / Σ under with its interval, kept between 0 and `at_most`. Nothing counted has no interval."""
+def ratio(over: Array, under: Array) -> Figure:
+    """Σ over / Σ under with its interval, which ends at 0. Nothing counted has no interval."""
     found = spread(over, under)
     if found is None:
         return NOTHING
     if found.value == 0:
         return Figure(0.0)
     reach = stats.t_quantile(found.degrees) * found.error
-    return Figure(found.value, max(found.value - reach, 0.0), min(found.value + reach, at_most))
+    return Figure(found.value, max(found.value - reach, 0.0), found.value + reach)
 
 
 def share(

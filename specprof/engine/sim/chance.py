@@ -18,8 +18,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
 _STANDARD_NORMAL = NormalDist()
 
-MAX_WIDTH = 64
-"""Most draws per position (draft positions of one step); rows of a wider table would overlap."""
+MAX_WIDTH = 64  # draws per position (draft positions of one step) at most; rows of a wider table would overlap
 
 
 def key(*parts: object) -> int:
@@ -28,9 +27,9 @@ def key(*parts: object) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def uniforms(seed: int, num_rows: int, width: int = 1, first_row: int = 0) -> NDArray[np.float64]:
+def uniforms(seed: int, num_rows: int, width: int = 1) -> NDArray[np.float64]:
     """Uniform draws in [0, 1), shape (num_rows, width). Entry (i, j) depends on `seed`, i and j alone (splitmix64)."""
-    rows = np.arange(first_row, first_row + num_rows, dtype=np.uint64)[:, None] * np.uint64(MAX_WIDTH)
+    rows = np.arange(num_rows, dtype=np.uint64)[:, None] * np.uint64(MAX_WIDTH)
     counter = rows + np.arange(1, width + 1, dtype=np.uint64)[None, :]
     with np.errstate(over="ignore"):
         bits = np.uint64(seed) + counter * _GOLDEN

@@ -28,7 +28,7 @@ _DEATH_EXIT_CODE = 1
 _NO_ARGS: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Launch:
     """What the child needs to know, sent to it pickled on its standard input."""
 

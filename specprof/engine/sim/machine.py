@@ -15,7 +15,7 @@ from typing import TypeVar
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Hardware:
     """How long one forward pass takes.
 
@@ -42,7 +42,7 @@ class Hardware:
         return len(self.stage_shares)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Prefill:
     """How fast prompts are read: `tokens / speed_tok_s`, plus a fixed cost per pass and per prompt.
 
@@ -57,7 +57,7 @@ class Prefill:
     budget_tokens: int = 8192  # most prompt tokens of one pass; a whole (unchunked) prompt may exceed it, alone
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Scheduler:
     """Who is let in: FIFO, at most `max_num_seqs` at once. `gather_s` is how long an idle engine takes to notice."""
 
@@ -69,7 +69,7 @@ class Scheduler:
     kv_capacity_tokens: int = 1_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Drafter:
     """What drafting costs (on the last stage) and how good this drafter is beside the contents' own curves."""
 
@@ -80,7 +80,7 @@ class Drafter:
     needs_match: bool = False  # n-gram: a step without a match carries no draft at all (see Content.match_share)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Content:
     """What prompts of one tag make the machine write, and how easily that is guessed.
 
@@ -107,7 +107,7 @@ class Content:
         return tuple(curve[min(j, len(curve) - 1)] for j in range(num_positions))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Noise:
     """What does not repeat: per launch, per step, and over the life of a launch."""
 
@@ -118,7 +118,7 @@ class Noise:
     warmup_tau_s: float = 2.0  # how fast that wears off
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ForeignTraffic:
     """Somebody else's requests on the same server: Poisson arrivals; our client never sees them, the counters do."""
 
@@ -128,7 +128,7 @@ class ForeignTraffic:
     output_tokens: int = 50
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Faults:
     """What can be wrong with a measurement, each off unless asked for."""
 
@@ -152,7 +152,7 @@ class Faults:
     client_loop_lag_p99_s: float = 0.0004
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Machine:
     """A whole machine. `seed` names the world: another seed is another set of texts, prompts' luck and noise."""
 
@@ -183,7 +183,7 @@ class Machine:
         return next((known for known in candidates if known in self.contents), next(iter(self.contents)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Speculation:
     """One arm's speculation: the method's name and K, the draft tokens of each step."""
 

@@ -29,7 +29,6 @@ from specprof.engine.sim.writer import Ask
 VERSION = "0.32.0+sim"
 _DEFAULT_COMPLETION_TOKENS = 16
 _Deltas = asyncio.Queue[tuple[int, bool]]
-_Handler = Callable[[web.Request], Any]
 
 
 class _Refusal(Exception):
@@ -39,7 +38,11 @@ class _Refusal(Exception):
         self, message: str, param: str | None = None, *, kind: str = "BadRequestError", status: int = 400
     ) -> None:
         super().__init__(message)
-        self.param, self.kind, self.status = param, kind, status
+        self._param, self._kind, self._status = param, kind, status
+
+    def reply(self) -> web.Response:
+        error = replies.error(str(self), self._kind, self._status, self._param)
+        return web.json_response(error, status=self._status)
 
 
 class EngineLoop:
@@ -181,9 +184,7 @@ class _Front:
             body = await _body(request)
             ask, prompt_ids = self._ask(body, chat=chat)
         except _Refusal as refusal:
-            return web.json_response(
-                replies.error(str(refusal), refusal.kind, refusal.status, refusal.param), status=refusal.status
-            )
+            return refusal.reply()
         prefix = "chatcmpl" if chat else "cmpl"
         head = replies.Head(
             f"{prefix}-{uuid.uuid4().hex}", int(time.time()), self.model, chat, bool(body.get("return_token_ids"))
@@ -301,9 +302,7 @@ class _Front:
             if not isinstance(prompt, str):
                 raise _Refusal("`prompt` must be one non-empty string.", "prompt")
         except _Refusal as refusal:
-            return web.json_response(
-                replies.error(str(refusal), refusal.kind, refusal.status, refusal.param), status=refusal.status
-            )
+            return refusal.reply()
         return web.json_response(replies.tokenized(self._encode(prompt)[1], self.machine.scheduler.max_model_len))
 
     async def _models(self, request: web.Request) -> web.Response:

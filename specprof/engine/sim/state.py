@@ -55,9 +55,7 @@ class Totals:
     prefix_cache_queries: int = 0
     num_drafts: int = 0
     num_draft_tokens: int = 0
-    accepted_histogram: list[int] = field(
-        default_factory=list
-    )  # [j]: verification steps that accepted exactly j drafts
+    accepted_histogram: list[int] = field(default_factory=list)  # [j]: steps that accepted exactly j drafts
     num_engine_steps: int = 0
     num_step_tokens: int = 0
     finished: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0, "abort": 0})

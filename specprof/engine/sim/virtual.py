@@ -34,9 +34,7 @@ from specprof.records import (
 )
 from specprof.records import Speculation as SpeculationRecord
 
-_CLOCK_STARTS_NS = 1_000_000_000_000
-"""Monotonic clocks do not start at zero; a reader that assumes so should fail here too."""
-
+_CLOCK_STARTS_NS = 1_000_000_000_000  # no monotonic clock starts at zero; a reader that assumes so should fail here too
 _GAUGE_PERIOD_S = 0.5
 _BETWEEN_CELLS_S = 0.1
 _STARTED_AT = "2000-01-01T00:00:00Z"  # a virtual cell has no wall-clock date; people must see that at once

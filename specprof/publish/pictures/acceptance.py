@@ -10,8 +10,6 @@ from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known
 from specprof.publish.pictures.style import (
     BLUE,
-    DEPTHS,
-    MARKERS,
     RED,
     SOFT,
     Sheet,
@@ -19,6 +17,7 @@ from specprof.publish.pictures.style import (
     line_with_bars,
     mark_unfit,
     streams_axis,
+    streams_look,
     tag_label,
     upper,
 )
@@ -67,10 +66,8 @@ def _draw_survival(axes: Axes, cells: Sequence[CellFigures], streams: Sequence[i
         depth = streams.index(cell.concurrency)
         shift = (depth - (len(streams) - 1) / 2) * SPREAD
         xs = [position + shift for position in range(1, len(cell.survival) + 1)]
-        colour, marker = _look(depth, len(streams))
-        line_with_bars(
-            axes, xs, cell.survival, [cell] * len(xs), color=colour, marker=marker, linewidth=1.0, markersize=4.5
-        )
+        look = streams_look(depth, len(streams))
+        line_with_bars(axes, xs, cell.survival, [cell] * len(xs), linewidth=1.0, markersize=4.5, **look)
     unfit = [cell for cell in cells if not cell.valid and cell.survival]
     if unfit:
         highest = max(unfit, key=lambda cell: cell.survival[-1].value or 0)
@@ -98,18 +95,13 @@ def _top(cell: CellFigures) -> float:
     return upper(cell.acceptance_length or cell.tokens_per_engine_step)
 
 
-def _look(depth: int, count: int) -> tuple[str, str]:
-    """Colour and mark of a concurrency: few streams pale, many dark."""
-    return DEPTHS[round(depth * (len(DEPTHS) - 1) / max(1, count - 1))], MARKERS[depth % len(MARKERS)]
-
-
 def _handles(streams: Sequence[int]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    handles = []
-    for depth, concurrency in enumerate(streams):
-        colour, marker = _look(depth, len(streams))
-        handles.append(Line2D([], [], color=colour, marker=marker, linewidth=1.0, label=f"N={concurrency}"))
+    handles = [
+        Line2D([], [], linewidth=1.0, label=f"N={n}", **streams_look(depth, len(streams)))
+        for depth, n in enumerate(streams)
+    ]
     length = Line2D([], [], color=BLUE, marker="o", label="AL (steps with a draft)")
     steps = Line2D([], [], color=RED, marker="s", linestyle="--", label="tokens per engine step")
     return [*handles, length, steps, hollow_handle()]

@@ -12,13 +12,13 @@ from specprof.publish.decisions import Action, action, candidates, is_first_look
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known
 from specprof.publish.pictures.style import (
-    DEPTHS,
     INK,
-    MARKERS,
     Sheet,
     doubling_ticks,
     hollow_handle,
     line_with_bars,
+    ring_handle,
+    streams_look,
     tag_label,
     upper,
 )
@@ -103,7 +103,7 @@ def draw(grid: Grid, protocol: Protocol, lengths: Lengths) -> bytes | None:
         axes = sheet.panel(index)
         axes.set_title(tag_label(grid.tags, tag))
         for depth, concurrency in enumerate(streams):
-            _draw_line(axes, grid, protocol, tag, concurrency, lengths, _look(depth, len(streams)))
+            _draw_line(axes, grid, protocol, tag, concurrency, lengths, streams_look(depth, len(streams)))
         axes.set_xticks(list(lengths.arms), ["off" if length == 0 else str(length) for length in lengths.arms])
         axes.set_xlabel("draft length K, tokens")
         axes.margins(x=0.1)
@@ -155,18 +155,8 @@ def _mark_best(axes: Axes, best: BestLength, cell: CellFigures) -> None:
     )  # fmt: skip
 
 
-def _look(depth: int, count: int) -> dict[str, Any]:
-    """Few streams pale, many dark."""
-    return {
-        "color": DEPTHS[round(depth * (len(DEPTHS) - 1) / max(1, count - 1))],
-        "marker": MARKERS[depth % len(MARKERS)],
-    }
-
-
 def _handles(streams: Sequence[int]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    lines = [Line2D([], [], label=f"N={n}", **_look(depth, len(streams))) for depth, n in enumerate(streams)]
-    ring: dict[str, Any] = {"marker": "o", "markersize": 10, "markerfacecolor": "none", "linewidth": 0, "color": INK}
-    best = Line2D([], [], label="K*: fastest worth having (? undecided)", **ring)
-    return [*lines, best, hollow_handle()]
+    lines = [Line2D([], [], label=f"N={n}", **streams_look(depth, len(streams))) for depth, n in enumerate(streams)]
+    return [*lines, ring_handle("K*: fastest worth having (? undecided)"), hollow_handle()]

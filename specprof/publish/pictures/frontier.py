@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from specprof.analyse.frontier import FrontierFigures, FrontierPoint
 from specprof.publish.grid import Grid, Protocol
@@ -11,12 +11,12 @@ from specprof.publish.numbers import known
 from specprof.publish.pictures.style import (
     INK,
     PAPER,
-    SOFT,
     Sheet,
     arm_look,
     bars,
     hollow_handle,
     label,
+    ring_handle,
     shortened,
     tag_label,
     upper,
@@ -52,7 +52,7 @@ def draw(grid: Grid, protocol: Protocol) -> bytes | None:
         axes = sheet.panel(index)
         axes.set_title(shortened(tag_label(grid.tags, tag)))
         for frontier in found:
-            _draw_arm(axes, frontier, _place(grid, frontier.arm))
+            _draw_arm(axes, frontier, grid.place(frontier.arm))
         _finish(axes, found)
         if sheet.is_first_column(index):
             axes.set_ylabel("aggregate throughput, tok/s")
@@ -60,16 +60,8 @@ def draw(grid: Grid, protocol: Protocol) -> bytes | None:
     return sheet.png()
 
 
-def _place(grid: Grid, arm: str) -> int | None:
-    return grid.on_arms.index(arm) if arm in grid.on_arms else None
-
-
-def _look(place: int | None) -> dict[str, Any]:
-    return {"color": SOFT, "marker": "s", "linestyle": "--"} if place is None else arm_look(place)
-
-
 def _draw_arm(axes: Axes, frontier: FrontierFigures, place: int | None) -> None:
-    look = _look(place)
+    look = arm_look(place)
     marker = look.pop("marker")
     tpot = [milliseconds(point.tpot_s) for point in frontier.points]
     speed = [point.throughput_tok_s for point in frontier.points]
@@ -112,14 +104,12 @@ def _finish(axes: Axes, found: Sequence[FrontierFigures]) -> None:
 def _handles(grid: Grid, found: Sequence[FrontierFigures]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    methods: Mapping[str, str] = grid.methods
     handles = []
     for arm in dict.fromkeys(frontier.arm for frontier in found):
-        place = _place(grid, arm)
-        words = "speculation off" if place is None else label(methods[arm], instead=f"arm {place + 1}")
-        handles.append(Line2D([], [], label=words, **_look(place)))
-    ring: dict[str, Any] = {"marker": "o", "markersize": 10, "markerfacecolor": "none", "linewidth": 0, "color": INK}
-    handles.append(Line2D([], [], label="on the frontier", **ring))
+        place = grid.place(arm)
+        words = "speculation off" if place is None else label(grid.methods[arm], instead=f"arm {place + 1}")
+        handles.append(Line2D([], [], label=words, **arm_look(place)))
+    handles.append(ring_handle("on the frontier"))
     handles.append(Line2D([], [], color=INK, linewidth=1.1, linestyle=TARGET, label="TPOT target"))
     if any(not point.valid for frontier in found for point in frontier.points):
         handles.append(hollow_handle())

@@ -47,7 +47,7 @@ def draw(grid: Grid, protocol: Protocol, arm: str) -> bytes | None:
     shown = {tag: gains for tag in grid.tags_of(protocol) if (gains := grid.gains_row(tag, protocol, arm))}
     falls = {tag: [_levels(gains[0], gain) for gain in gains] for tag, gains in shown.items()}
     heights = [level for rows in falls.values() for levels in rows for level in levels]
-    if not any(rows for rows in falls.values()) or not heights:
+    if not heights:
         return None
     sheet = Sheet(len(shown), panel_height=3.4)
     for index, (tag, gains) in enumerate(shown.items()):
@@ -84,8 +84,8 @@ def _forbidding(grid: Grid, gain: GainFigures) -> list[GateFinding] | None:
 def _draw_waterfall(
     axes: Axes, place: int, levels: tuple[float, ...], gain: GainFigures, forbidding: list[GateFinding] | None
 ) -> None:
-    last = LOST if levels[-1] < levels[-2:][0] else WON
-    for step, ((start, end), look) in enumerate(zip(pairwise(levels), (BATCHING, SPECULATION, last), strict=False)):
+    together = LOST if len(levels) == ALL_LEVELS and levels[3] < levels[2] else WON
+    for step, ((start, end), look) in enumerate(zip(pairwise(levels), (BATCHING, SPECULATION, together), strict=False)):
         if abs(end / start - 1) > SAME:
             _draw_step(axes, place + (step - 1) * WIDTH, (start, end), look, fit=forbidding is None)
     if len(levels) == ALL_LEVELS:
@@ -142,8 +142,9 @@ def _handles(falls: Iterable[Sequence[tuple[float, ...]]]) -> list[Artist]:
 
     ends = [levels[3] / levels[2] - 1 for rows in falls for levels in rows if len(levels) == ALL_LEVELS]
     words = [(BATCHING, "batching alone"), (SPECULATION, "speculation alone (N=1)")]
-    words += [(LOST, "lost together")] * any(end < -SAME for end in ends) + [(WON, "won together")] * any(
-        end > SAME for end in ends
-    )
+    if any(end < -SAME for end in ends):
+        words.append((LOST, "lost together"))
+    if any(end > SAME for end in ends):
+        words.append((WON, "won together"))
     bars = [Patch(facecolor=colour, edgecolor=PAPER, hatch=hatch, label=text) for (colour, hatch), text in words]
     return [*bars, Line2D([], [], color=INK, linewidth=2.4, label="measured")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ ROW_IN = 0.22
 _READ = {WHOLE: "read whole", CHUNKED: "read in chunks"}
 
 
-def draw(cells: Sequence[InterferenceFigures], methods: dict[str, str]) -> bytes | None:
+def draw(cells: Sequence[InterferenceFigures], methods: Mapping[str, str]) -> bytes | None:
     """The cells of one newcomer and number of decoders as PNG: arms side by side; None if nothing was read."""
     shown = [met for met in cells if met.timeline is not None]
     if not shown:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log10
 from typing import TYPE_CHECKING, Any
 
 from specprof.analyse.results import Figure, Percentiles
@@ -65,8 +66,8 @@ def draw(ladder: Ladder, places: Mapping[str, int | None]) -> bytes | None:
     first, each = sheet.panel(1), sheet.panel(1, 1)
     _draw_output(output, curves)
     _draw_share(on_target, curves, ladder.share)
-    _draw_wait(first, curves, [(c, [r.ttft_s for r in c.rungs]) for c in curves], ladder.targets.ttft_s)
-    _draw_wait(each, curves, [(c, [r.tpot_s for r in c.rungs]) for c in curves], ladder.targets.tpot_s)
+    _draw_wait(first, [(c, [r.ttft_s for r in c.rungs]) for c in curves], ladder.targets.ttft_s)
+    _draw_wait(each, [(c, [r.tpot_s for r in c.rungs]) for c in curves], ladder.targets.tpot_s)
     titles = ("Output", "Requests that keep their targets", "TTFT, from due", "TPOT")
     units = ("output, tok/s", "share of requests", "time to first token", "time per output token")
     for axes, title, unit in zip((output, on_target, first, each), titles, units, strict=True):
@@ -95,8 +96,8 @@ def _curves(ladder: Ladder, places: Mapping[str, int | None]) -> tuple[Curve, ..
 
 
 def curve_look(place: int | None) -> dict[str, Any]:
-    """Colour and mark of an arm, the same as in the pictures of closed loops."""
-    return {"color": SOFT, "marker": "s"} if place is None else arm_look(place)
+    """How an arm is drawn, as in the pictures of closed loops; dashes and dots are left to say what a line shows."""
+    return {**arm_look(place), "linestyle": "-"}
 
 
 def curve_words(rung: RungFigures, place: int | None) -> str:
@@ -130,15 +131,10 @@ def _draw_share(axes: Axes, curves: Sequence[Curve], share: float | None) -> Non
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
 
 
-def _draw_wait(
-    axes: Axes,
-    curves: Sequence[Curve],
-    waits: Sequence[tuple[Curve, Sequence[Percentiles | None]]],
-    target_s: float | None,
-) -> None:
+def _draw_wait(axes: Axes, waits: Sequence[tuple[Curve, Sequence[Percentiles | None]]], target_s: float | None) -> None:
     """Median and tail of a wait, on an axis where equal factors are equally high."""
     shown: list[float] = [] if target_s is None else [target_s]
-    num_rows = len(curves)
+    num_rows = len(waits)
     for curve, latencies in waits:
         tails, middles = ([getattr(wait, name, None) for wait in latencies] for name in ("p99", "p50"))
         _line(axes, curve, middles, solid=False)
@@ -170,8 +166,6 @@ def _mark_lost(axes: Axes, curve: Curve, lost: Sequence[RungFigures], y: float) 
 
 def _wait_axis(axes: Axes, low: float, high: float, num_rows: int) -> None:
     """A logarithmic axis in milliseconds and seconds, with room on top for the operating ranges."""
-    from math import log10
-
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     bottom = low / 1.25
@@ -277,7 +271,7 @@ def _handles(curves: Sequence[Curve], ladder: Ladder) -> list[Line2D]:
         Line2D([], [], color=SOFT, linewidth=1.7, label="effective, p99"),
         Line2D([], [], color=SOFT, linewidth=1.3, linestyle=DOTTED, label="raw, p50"),
     ]
-    if any(True for _ in _target_lines(ladder)):
+    if any(target is not None for target in (ladder.targets.ttft_s, ladder.targets.tpot_s, ladder.share)):
         handles.append(Line2D([], [], color=INK, linewidth=1.1, linestyle=TARGET, label="target"))
     if ladder.goodputs:
         handles.append(Line2D([], [], color=SOFT, linewidth=3.2, alpha=0.7, label="operating range"))
@@ -287,7 +281,3 @@ def _handles(curves: Sequence[Curve], ladder: Ladder) -> list[Line2D]:
         words = "hollow: collapsed" if all(rung.valid for rung in rungs) else "hollow: collapsed, or a gate forbids it"
         handles.append(Line2D([], [], markeredgewidth=1.2, label=words, **look))
     return handles
-
-
-def _target_lines(ladder: Ladder) -> Iterator[float]:
-    yield from (at for at in (ladder.targets.ttft_s, ladder.targets.tpot_s, ladder.share) if at is not None)

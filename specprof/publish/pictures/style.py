@@ -6,11 +6,14 @@ matplotlib is imported inside functions only, and drawn without pyplot, so nothi
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from unicodedata import east_asian_width
 
@@ -251,19 +254,20 @@ def line_with_bars(
     """A line with intervals; points of cells that fail an invalid gate are hollow."""
     colour, marker = style["color"], style.pop("marker")
     axes.errorbar(xs, values(figures), yerr=bars(figures), elinewidth=1.1, zorder=3, **style)
-    for x, y, cell in zip(xs, values(figures), cells, strict=True):
-        fit = cell is None or cell.valid
+    points = zip(xs, values(figures), (cell is None or cell.valid for cell in cells), strict=True)
+    for fit, run in groupby(points, key=itemgetter(2)):  # marks are dear to make one by one
+        along, up, _ = zip(*run, strict=True)
         face = colour if fit else PAPER
         axes.plot(
-            [x], [y], marker, color=colour, markerfacecolor=face, markeredgecolor=colour, markeredgewidth=1.4, zorder=4
+            along, up, marker, color=colour, markerfacecolor=face, markeredgecolor=colour, markeredgewidth=1.4, zorder=4
         )
 
 
 def mark_unfit(axes: Axes, x: float, y: float, gates: Sequence[GateFinding], *, below: bool = False) -> None:
     """Name the gates that forbid a figure, above or below its mark."""
-    codes = " ".join(code for code in gate_codes(gates).split() if code.endswith("!"))
     if not known(y):
         return
+    codes = " ".join(code for code in gate_codes(gates).split() if code.endswith("!"))
     axes.annotate(
         f"gate {codes}" if codes else "unfit",
         (x, y),
@@ -278,10 +282,20 @@ def mark_unfit(axes: Axes, x: float, y: float, gates: Sequence[GateFinding], *, 
     )
 
 
-def arm_look(place: int) -> dict[str, Any]:
-    """Colour and mark of the speculating arm in this place, the same in every picture."""
+def arm_look(place: int | None) -> dict[str, Any]:
+    """How an arm is drawn in every picture, by its place among those that speculate; None: the arm that does not."""
+    if place is None:
+        return {"color": SOFT, "marker": "s", "linestyle": "--"}
     lap, colour = divmod(place, len(ARM_COLOURS))
     return {"color": ARM_COLOURS[colour], "marker": ARM_MARKERS[(colour + lap) % len(ARM_MARKERS)]}
+
+
+def streams_look(depth: int, count: int) -> dict[str, Any]:
+    """How the `depth`-th of `count` numbers of streams is drawn: few streams pale, many dark."""
+    return {
+        "color": DEPTHS[round(depth * (len(DEPTHS) - 1) / max(1, count - 1))],
+        "marker": MARKERS[depth % len(MARKERS)],
+    }
 
 
 def upper(figure: Figure | None) -> float:
@@ -310,6 +324,14 @@ def hollow_handle() -> Line2D:
     return Line2D([], [], **look, label="hollow: a gate forbids it")
 
 
+def ring_handle(words: str) -> Line2D:
+    """The legend's word on marks that are ringed."""
+    from matplotlib.lines import Line2D
+
+    look: dict[str, Any] = {"marker": "o", "markersize": 10, "markerfacecolor": "none", "linewidth": 0, "color": INK}
+    return Line2D([], [], label=words, **look)
+
+
 def streams_axis(axes: Axes, streams: Sequence[int]) -> None:
     """A base-two axis of concurrent streams with the measured numbers as its ticks."""
     axes.set_xscale("log", base=2)
@@ -321,8 +343,6 @@ def streams_axis(axes: Axes, streams: Sequence[int]) -> None:
 
 def doubling_ticks(axes: Axes, low: float, high: float, unit: str = "") -> None:
     """A base-two value axis from `low` to `high`, ticks at the powers of two, written out."""
-    import math
-
     axes.set_yscale("log", base=2)
     ticks = [2.0**power for power in range(math.floor(math.log2(low)), math.ceil(math.log2(high)) + 1)]
     axes.set_yticks(ticks, [f"{tick:g}{unit}" for tick in ticks])

@@ -47,7 +47,7 @@ def draw(grid: Grid, protocol: Protocol) -> bytes | None:
         axes = sheet.panel(index)
         axes.set_title(tag_label(grid.tags, tag))
         for arm in grid.methods:
-            _draw_arm(axes, grid.row(tag, protocol, arm), _style(grid, arm), floor=min(speeds) / 1.35)
+            _draw_arm(axes, grid.row(tag, protocol, arm), arm_look(grid.place(arm)), floor=min(speeds) / 1.35)
         streams_axis(axes, grid.concurrencies(tag, protocol.name))
         doubling_ticks(axes, min(speeds) / 1.35, max(speeds) * 1.6)
         if sheet.is_first_column(index):
@@ -71,16 +71,10 @@ def _draw_arm(axes: Axes, cells: Sequence[CellFigures], style: dict[str, Any], f
             mark_unfit(axes, cell.concurrency, max(lower(cell.throughput_tok_s), floor), cell.gates, below=True)
 
 
-def _style(grid: Grid, arm: str) -> dict[str, Any]:
-    if arm not in grid.on_arms:
-        return {"color": SOFT, "marker": "s", "linestyle": "--"}
-    return arm_look(grid.on_arms.index(arm))
-
-
 def _handles(grid: Grid) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    arms = [Line2D([], [], **_style(grid, arm), label=_words(grid, arm)) for arm in grid.methods]
+    arms = [Line2D([], [], **arm_look(grid.place(arm)), label=_words(grid, arm)) for arm in grid.methods]
     return [
         *arms,
         Line2D([], [], color=SOFT, linewidth=1.1, linestyle=DOTTED, label="perfect scaling"),

@@ -1,12 +1,16 @@
-// Runs after report.js, which keeps the address: what the table shows and in which order stands in it too, as
+// Runs after report.js, which keeps the address: what the tables show and in which order stands in it too, as
 // #sort=gain&order=ascending&tag=code&q=words. Words are looked for in both languages.
-// A column without an order sorts as its heading suggests: numbers from the largest, words from A.
-const table = document.getElementById("numbers");
+// A column without an order sorts as its heading suggests: numbers from the largest, words from A. A table that does not
+// have the column keeps the order of the studies.
 const form = document.getElementById("filters");
 const search = document.getElementById("search");
 const selects = [...form.querySelectorAll("select")];
-const headings = [...table.tHead.rows[0].cells];
-const rows = [...table.tBodies[0].rows]; // as the studies order them
+const tables = [...document.querySelectorAll("table.listing")].map((table) => ({
+  body: table.tBodies[0],
+  headings: [...table.tHead.rows[0].cells],
+  rows: [...table.tBodies[0].rows], // as the studies order them
+}));
+const rows = tables.flatMap((table) => table.rows);
 const words = new Map(rows.map((row) => {
   const chinese = [...row.querySelectorAll("[data-zh]")].map((element) => element.dataset.zh);
   return [row, [row.textContent, ...chinese].join(" ").replace(/\s+/g, " ").toLowerCase()];
@@ -30,10 +34,10 @@ function showRows() {
     if (!row.hidden) count += 1;
   }
   document.getElementById("shown").textContent = count;
-  order(state.get("sort"), state.get("order"));
+  for (const table of tables) order(table, state.get("sort"), state.get("order"));
 }
 
-function order(key, asked) {
+function order({ body, headings, rows }, key, asked) {
   const column = headings.findIndex((heading) => heading.dataset.key && heading.dataset.key === key);
   const direction = column < 0 ? null : asked in opposite ? asked : headings[column].dataset.order;
   for (const [place, heading] of headings.entries()) {
@@ -41,7 +45,7 @@ function order(key, asked) {
     else heading.removeAttribute("aria-sort");
   }
   const sorted = column < 0 ? rows : [...rows].sort((a, b) => compare(a.cells[column], b.cells[column], direction));
-  table.tBodies[0].append(...sorted);
+  body.append(...sorted);
 }
 
 // What is not known comes last, whichever way the rest is sorted.
@@ -54,7 +58,7 @@ function compare(a, b, direction) {
   return direction === "descending" ? -found : found;
 }
 
-for (const heading of headings.filter((heading) => heading.dataset.key)) {
+for (const heading of tables.flatMap((table) => table.headings).filter((heading) => heading.dataset.key)) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "sort";

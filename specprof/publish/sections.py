@@ -43,7 +43,7 @@ _HEADLINE = (
     Column("AL", "tokens"),
     Column("tokens per step", "engine step"),
     Column("prefill", "of wall"),
-    Column("prediction error", "of tok/s"),
+    Column("prediction error", "of wall"),
     GATES,
 )
 
@@ -107,7 +107,7 @@ def wall_tables(grid: Grid, engine: str) -> tuple[Table, ...]:
         Column("decode", "of wall"),
         Column("throughput", "tok/s"),
         Column("predicted", "tok/s"),
-        Column("error", "of tok/s"),
+        Column("error", "of wall"),
         Column("N effective", "X · TPOT"),
         Column("sum of rates", "tok/s, never used"),
         Column("inflation", "sum / X"),

@@ -69,8 +69,8 @@ def climb(rungs: Sequence[Rung], confidence: float = CONFIDENCE) -> Climb:
 def with_collapsed(rungs: Sequence[Rung]) -> list[Rung]:
     """The rungs, rates rising, each with the cells of those blocks that had collapsed at a lower rate.
 
-    A climb ends where its block collapses, so that a high rate is measured by the luckier blocks alone, and would seem
-    to hold. The others count there as they did where they collapsed: as shares cannot rise with the rate, at their best.
+    A climb ends where its block collapses, so that only the luckier blocks measure a high rate, which would seem to
+    hold. The others count there as they did where they collapsed: at their best, since no share rises with the rate.
     """
     ended: dict[int, OpenCell] = {}
     whole = []

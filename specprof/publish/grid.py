@@ -137,7 +137,7 @@ class Grid:
 
 def named_apart(figures: StudyFigures) -> StudyFigures:
     """The same figures, arms whose `method` reads alike named as well: `ngram K=4 (wide)`, `ngram K=4 (narrow)`."""
-    alike = shared_methods((cell.arm, cell.method) for cell in figures.cells)
+    alike = shared_methods((cell.arm, cell.method) for cell in figures.cells) - {OFF}
     if not alike:
         return figures
 

@@ -22,6 +22,7 @@ from specprof.records import CachePolicy, Sampling, Stop
 from specprof.study.attach import ADDRESS_KEYS, AttachEngine, require_sound_attach
 from specprof.study.cache import require_sound_cache
 from specprof.study.clients import Clients
+from specprof.study.drafters import require_whole_lengths
 from specprof.study.interference import INTERFERENCE, InterferenceSpec, require_sound_interference
 from specprof.study.load import Goodput, Load, Quality, Rates, StudyLoad, Targets, Trace
 from specprof.study.mix import require_sound_mixes
@@ -95,6 +96,12 @@ class Arm(Strict):
     """One side of the comparison. Arms differ by the speculative flags alone, so this is all an arm can hold."""
 
     speculative_config: Mapping[str, JsonValue] | None = None
+
+    @field_validator("speculative_config")
+    @classmethod
+    def _drafts_whole_tokens(cls, flags: Mapping[str, JsonValue] | None) -> Mapping[str, JsonValue] | None:
+        require_whole_lengths(flags or {})
+        return flags
 
 
 class HubDataset(Strict):

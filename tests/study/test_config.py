@@ -146,6 +146,10 @@ REFUSALS = {
         changed("max_num_seqs: 8", "speculative_config: {method: ngram}"),
         "demo.yaml:2: engine.args: 'speculative_config' does not belong here: it would be in every arm",
     ),
+    "a draft length in words": (
+        changed("num_speculative_tokens: 4", "num_speculative_tokens: four"),
+        "'num_speculative_tokens' counts draft tokens: write a whole number from 1 on, such as 4",
+    ),
     "a port": (changed("max_num_seqs: 8", "port: 8000"), "engine.args: 'port' does not belong here: specprof chooses"),
     "a value JSON does not have": (
         changed("max_num_seqs: 8", "since: 2026-01-01"),

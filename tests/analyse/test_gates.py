@@ -86,6 +86,13 @@ def test_1_a_client_that_sends_late_is_a_queue_of_its_own():
     assert not found(make_frame(requests=slightly))
 
 
+def test_1_a_client_s_queue_says_which_requests_had_to_connect_first():
+    late = [replace(r, scheduled_ns=r.sent_ns - 100_000_000) for r in make_requests(make_cell())]
+    load = ClientLoad(0.2, 0.001, num_connects=3, connect_max_s=0.0921)
+    gate = found(make_frame(requests=late, client=load))[1, "client queue"]
+    assert gate.evidence.endswith("; 3 requests had to connect first, the longest took 92.1 ms")
+
+
 # -- 2: short natural stops -----------------------------------------------------------------------------------------
 
 

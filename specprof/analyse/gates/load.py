@@ -41,7 +41,16 @@ def queueing(frame: CellFrame) -> Iterator[GateFinding]:
         yield caution(1, "server queue", evidence + ran, remedy)
     held = float(frame.requests["client_queue"].sum()) / latency
     if held > MAX_QUEUE_SHARE:
-        yield caution(1, "client queue", f"{held:.1%} of the latency was spent in the client", "Use a faster client.")
+        evidence = f"{held:.1%} of the latency was spent in the client{_connecting(frame)}"
+        yield caution(1, "client queue", evidence, "Use a faster client.")
+
+
+def _connecting(frame: CellFrame) -> str:
+    """The part of a client's queue that no faster client would shorten."""
+    load = frame.data.client
+    if load is None or not load.num_connects or load.connect_max_s is None:
+        return ""
+    return f"; {load.num_connects} requests had to connect first, the longest took {load.connect_max_s * 1e3:.3g} ms"
 
 
 def _beyond_admission(frame: CellFrame) -> bool:

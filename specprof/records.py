@@ -233,6 +233,7 @@ class Counters:
     kv_cache_usage: float | None = None
 
 
+TIMED_OUT = "timed out"  # how the error begins of a request that its client gave up
 LOST_WITH_WORKER = "lost with worker"  # how the error begins of a request that went with its worker (`WorkerLoad.lost`)
 
 

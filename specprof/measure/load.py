@@ -20,7 +20,7 @@ from specprof.measure.http1 import BadAnswer, Silent
 from specprof.measure.others import Others
 from specprof.measure.session import Session
 from specprof.measure.wire import RawStream
-from specprof.records import ClientLoad, Phase
+from specprof.records import TIMED_OUT, ClientLoad, Phase
 
 SILENCE_S = 300  # a stream that says nothing for this long has failed
 IDLE_S = 300  # closed loops keep their connections busy; one that the server let go in a pause is seen and not used
@@ -194,7 +194,7 @@ async def send(session: Session, path: str, body: bytes, raw: RawStream) -> None
         await session.post(path, body, raw)
         return
     except Silent:
-        raw.error = f"timed out: no data for {SILENCE_S} s"
+        raw.error = f"{TIMED_OUT}: no data for {SILENCE_S} s"
     except BadAnswer as problem:
         raw.error = f"malformed answer: {problem}"
     except OSError as problem:

@@ -19,7 +19,7 @@ from specprof.measure.load import Order, send, until
 from specprof.measure.others import Others
 from specprof.measure.session import Session
 from specprof.measure.wire import RawStream
-from specprof.records import Arrivals, Phase
+from specprof.records import TIMED_OUT, Arrivals, Phase
 
 IDLE_S = 4.0  # vLLM closes a connection that was idle for 5 s; one that we let go first is not closed under a request
 MAX_PREOPENED = 64
@@ -164,7 +164,7 @@ class _OpenLoop:
         raw.done_ns = _clock()
         where = "had not ended" if raw.sent_ns else "was still waiting in the client"
         raw.sent_ns = raw.sent_ns or raw.done_ns
-        raw.error = f"timed out: {where} {self._arrivals.timeout_s:g} s after it was due"
+        raw.error = f"{TIMED_OUT}: {where} {self._arrivals.timeout_s:g} s after it was due"
 
 
 @contextmanager

@@ -26,9 +26,7 @@ from specprof.analyse.stats import Array
 from specprof.columns import ragged
 from specprof.errors import InputError
 from specprof.ragged import Indices
-from specprof.records import Arrivals, Cell, Phase
-
-TIMED_OUT = "timed out"  # how the error of a request begins that the client gave up
+from specprof.records import TIMED_OUT, Arrivals, Cell, Phase
 
 
 @dataclass(frozen=True)

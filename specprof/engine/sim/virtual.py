@@ -19,6 +19,7 @@ from specprof.engine.sim.text import classify, likelihoods
 from specprof.engine.sim.writer import Ask
 from specprof.errors import EngineDied
 from specprof.records import (
+    TIMED_OUT,
     CachePolicy,
     Cell,
     CellRecord,
@@ -38,8 +39,7 @@ _CLOCK_STARTS_NS = 1_000_000_000_000  # no monotonic clock starts at zero; a rea
 _GAUGE_PERIOD_S = 0.5
 _BETWEEN_CELLS_S = 0.1
 _STARTED_AT = "2000-01-01T00:00:00Z"  # a virtual cell has no wall-clock date; people must see that at once
-_TIMED_OUT = "timed out"
-_NEVER_SENT = "timed out in the client: no slot became free"
+_NEVER_SENT = f"{TIMED_OUT} in the client: no slot became free"
 
 
 class VirtualEngine:
@@ -171,7 +171,7 @@ class VirtualEngine:
                 gauge_at += _GAUGE_PERIOD_S
             if at == gives_up_at:
                 number = next(iter(flights))
-                self._land(flights.pop(number), world.sequences[number], at, source, requests, _TIMED_OUT)
+                self._land(flights.pop(number), world.sequences[number], at, source, requests, TIMED_OUT)
                 world.cancel(number)
             elif arrives_at <= happens_at:
                 flight = source.take()

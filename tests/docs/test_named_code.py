@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -60,14 +61,21 @@ def test_every_term_of_the_glossary_is_explained_once() -> None:
 
 def findings() -> set[tuple[int, str]]:
     """The number and name of every gate that analysis can close."""
-    calls = (
-        node
+    told = [
+        tuple(constant(argument, path) for argument in node.args[:2])
         for path in (PACKAGE / "analyse").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FINDERS
-    )
-    told = [[a.value for a in call.args[:2] if isinstance(a, ast.Constant)] for call in calls]
-    return {(gate, name) for gate, name in (pair for pair in told if len(pair) == 2) if isinstance(gate, int)}
+    ]
+    return {(gate, name) for gate, name in (pair for pair in told if len(pair) == 2) if gate and name}
+
+
+def constant(argument: ast.expr, path: Path) -> Any:
+    """What an argument is before anything runs: a literal, or a constant that its module knows; else None."""
+    if isinstance(argument, ast.Name) and argument.id.isupper():
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        return getattr(importlib.import_module(module), argument.id)
+    return argument.value if isinstance(argument, ast.Constant) else None
 
 
 def test_the_glossary_has_every_gate_and_no_other() -> None:

@@ -14,6 +14,7 @@ from specprof.errors import InputError, SpecprofError
 
 if TYPE_CHECKING:
     from specprof.analyse.roofline import Hardware
+    from specprof.publish.figures import Hand
     from specprof.publish.roofline_text import NamedConfig
     from specprof.store import Store
 
@@ -29,21 +30,23 @@ def report(
 
     if wants_json(output):
         _print_figures(Store.existing(study))
-    else:
-        report_on(Store.existing(study))
-
-
-def report_on(store: Store) -> None:
-    """Tables of a study on the terminal, its report in its folder."""
-    from specprof.decide.conclude import conclude
+        return
     from specprof.publish.draughtsman import draughtsman
+
+    with draughtsman() as hand:  # at the end of a run the second it saves is not worth the memory it takes
+        report_on(Store.existing(study), hand)
+
+
+def report_on(store: Store, hand: Hand | None = None) -> None:
+    """Tables of a study on the terminal, its report in its folder. `hand`: who draws, this process alone if None."""
+    from specprof.decide.conclude import conclude
+    from specprof.publish.figures import each_in_turn
     from specprof.publish.report import write_report
     from specprof.publish.tables import print_report
 
-    with draughtsman() as hand:
-        concluded = conclude(store)
-        print_report(concluded.figures, console)  # first: a folder that takes no files is no reason not to see them
-        path = write_report(concluded.figures, store.root, samples=concluded.samples, hand=hand)
+    concluded = conclude(store)
+    print_report(concluded.figures, console)  # first: a folder that takes no files is no reason not to see them
+    path = write_report(concluded.figures, store.root, samples=concluded.samples, hand=hand or each_in_turn)
     console.print(f"\nReport: {path}", soft_wrap=True)
 
 

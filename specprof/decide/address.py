@@ -15,9 +15,14 @@ def cell_at(cells: Iterable[CellFigures], address: str, *, study: Path, where: s
 
     Raises InputError, beginning with `where`, with the nearest address that one has.
     """
-    known = {f"{cell.tag}/{cell.protocol}/{cell.arm}/{cell.concurrency}": cell for cell in cells}
+    known = {address_of(cell): cell for cell in cells}
     if address in known:
         return known[address]
     near = get_close_matches(address, known, n=1, cutoff=0.0)
     example = f"The nearest in {study} is '{near[0]}'." if near else f"{study} holds none yet."
     raise InputError(f"{where} is no measured cell. Write content/protocol/arm/streams. {example}")
+
+
+def address_of(cell: CellFigures) -> str:
+    """What people write for it."""
+    return f"{cell.tag}/{cell.protocol}/{cell.arm}/{cell.concurrency}"

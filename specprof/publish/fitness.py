@@ -16,11 +16,13 @@ from difflib import get_close_matches
 from typing import Any
 
 from specprof.analyse.explained import EXPLAINED
+from specprof.analyse.gates.found import each_once
 from specprof.analyse.results import CellFigures, Figure, GainFigures, GateFinding, Severity, StudyFigures
 from specprof.analyse.thresholds import SUSPICIOUS_SURVIVAL
+from specprof.decide.address import address_of
 from specprof.errors import InputError
 from specprof.publish.card import QUOTED_GAINS, headline_key, headlines
-from specprof.publish.context import gate_code, place
+from specprof.publish.context import place
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known, one_line, quantity, times
 from specprof.publish.service_card import ServiceNumber, service_numbers
@@ -163,7 +165,7 @@ def require_fit(fitness: Fitness) -> None:
 
 def address(cell: CellFigures) -> str:
     """A cell by name, `code/forced/ngram-k4/8`: content, protocol, arm, streams."""
-    return "/".join(map(one_line, _where(cell)))
+    return one_line(address_of(cell))
 
 
 def claim_address(claim: Mapping[str, Any]) -> str:
@@ -267,11 +269,6 @@ def _without_interval(value: Any, low: Any, high: Any) -> Iterator[Objection]:
 
 def _where(cell: CellFigures) -> tuple[str, str, str, int]:
     return cell.tag, cell.protocol, cell.arm, cell.concurrency
-
-
-def each_once(gates: Iterable[GateFinding]) -> tuple[GateFinding, ...]:
-    """Findings of several cells: one gate may find several things, each of which stands once."""
-    return tuple({(gate_code(gate), gate.name): gate for gate in gates}.values())
 
 
 def _sentence(text: str) -> str:

@@ -42,7 +42,7 @@ def policy_command(
         raise InputError(f"--margin {margin:g}: is not a share. Write 0.03 for 3%.")
     store = Store.existing(root)
     told = conclude(store)
-    facts = next(iter(store.facts().values()), None)
+    facts = store.any_facts()
     models = model_study(told.figures, facts.pipeline_parallel_size if facts is not None else 1)
     policy = make_policy(told.study, told.figures, told.evidence, protocol=protocol, margin=margin, models=models)
     routing = route(policy, told.study, facts)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from specprof.analyse.gates.found import each_once
 from specprof.analyse.results import CellFigures, GateFinding
 from specprof.publish.card import QUOTED_GAINS
 from specprof.publish.context import Engine, context_line
-from specprof.publish.fitness import SPECULATION, THROUGHPUT, Fit, Number, Objection, Unfit, address, each_once
+from specprof.publish.fitness import SPECULATION, THROUGHPUT, Fit, Number, Objection, Unfit, address
 from specprof.publish.grid import OFF
 from specprof.publish.numbers import quantity, times
 

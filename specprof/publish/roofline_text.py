@@ -106,7 +106,7 @@ def _shares(store: Store, model: NamedConfig | None, machine: Hardware | None) -
     """The study's own dtype decides how many bytes a weight had."""
     shape: ModelShape | None = None
     if model is not None:
-        facts = next(iter(store.facts().values()), None)
+        facts = store.any_facts()
         shape = read_model(model.config, model.name, facts.extra.get("dtype") if facts is not None else None).shape
     return bound_shares(conclude(store).figures, shape, machine)
 

@@ -241,6 +241,10 @@ class Store:
                 ) from None
         return dict(sorted(found.items()))
 
+    def any_facts(self) -> EngineFacts | None:
+        """Those of the first launch that has any, for what no launch of a study differs in."""
+        return next(iter(self.facts().values()), None)
+
     def cells(self) -> Iterator[CellData]:
         """Every sealed cell, in the order they were measured."""
         yield from sorted((self.cell(key) for key in self.sealed_keys()), key=_when)

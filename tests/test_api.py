@@ -21,8 +21,8 @@ import pytest
 import specprof
 from specprof import InputError, Results, SpecprofError, Study
 from specprof.api import running as api_running
+from specprof.api.frames import CELL_COLUMNS, GAIN_COLUMNS, REQUEST_COLUMNS
 from specprof.api.progress import Logged
-from specprof.api.results import CELL_COLUMNS, GAIN_COLUMNS, REQUEST_COLUMNS
 from specprof.study.reading import load_study
 from tests.running import ROOT, sealed
 
@@ -78,6 +78,23 @@ def test_importing_specprof_brings_nothing_else() -> None:
     script = "import sys, specprof; print(*sorted(m for m in sys.modules if m.startswith(('specprof', 'pandas'))))"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["specprof"]
+
+
+def test_without_pandas_everything_is_there_but_frames(tmp_path: Path) -> None:
+    """`pip install specprof` does not bring it."""
+    (tmp_path / "pandas.py").write_text("raise ModuleNotFoundError('hidden', name='pandas')")
+    script = (
+        "from specprof import InputError, load\n"
+        f"demo = load({str(ROOT / 'results' / 'demo')!r}); demo.write_report({str(tmp_path)!r})\n"
+        "try: demo.gains\n"
+        "except InputError as said: print(said)"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path})
+    assert told.stdout == "Frames need pandas, which is not installed: pip install 'specprof[notebook]'.\n"
+    report = (ROOT / "results" / "demo" / "report.md").read_text(encoding="utf-8")
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == report
 
 
 # -- a study ----------------------------------------------------------------------------------------------------------

@@ -93,8 +93,8 @@ def _predicted_wall(series: Series, prefill_speed: float | None) -> float | None
     walls = []
     for frame in series.frames:
         requests = frame.requests
-        longest = float(requests.groupby("stream")["output_tokens"].sum().max())
-        reading = wall.prefill_time(float(requests["prompt_tokens"].sum()), prefill_speed)
+        longest = float(requests.by_stream(np.add, requests.output_tokens).max())
+        reading = wall.prefill_time(float(requests.prompt_tokens.sum()), prefill_speed)
         if frame.tpot_s > 0:
             walls.append(wall.predicted_wall(reading, longest, 1 / frame.tpot_s))
     return float(np.mean(walls)) if walls else None

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from math import exp, log
 
 import numpy as np
-import pandas as pd
 import pyarrow.compute as pc
 
 from specprof.analyse import distributions
 from specprof.analyse.frames import CellFrame
+from specprof.analyse.requests import Names
 from specprof.analyse.results import GateFinding, Severity
 from specprof.analyse.stats import t_quantile, variance_of_mean
 from specprof.analyse.steady import ratio_interval, relative_noise, step_means
@@ -36,7 +36,7 @@ class Texts:
     Units are token ids; of a server that streams none, the characters of the texts.
     """
 
-    prompt_ids: pd.Index[str]
+    prompt_ids: Names
     units: Ragged
 
 
@@ -52,7 +52,8 @@ class Divergence:
 
 def divergence(mine: Texts, theirs: Texts) -> Divergence:
     """Compare the texts of the prompts that both have, each over the length that both have."""
-    places = theirs.prompt_ids.get_indexer(mine.prompt_ids).astype(np.int64)
+    known = {name: place for place, name in enumerate(theirs.prompt_ids)}
+    places = np.array([known.get(name, -1) for name in mine.prompt_ids], dtype=np.int64)
     rows = np.flatnonzero(places >= 0)
     places = places[rows]
     lengths = np.minimum(mine.units.lengths[rows], theirs.units.lengths[places])
@@ -71,9 +72,8 @@ def divergence(mine: Texts, theirs: Texts) -> Divergence:
 def texts(frame: CellFrame) -> Texts:
     """The texts of a cell; of a prompt that was sent more than once, the last."""
     units = frame.lists("token_ids") if frame.names_tokens else _characters(frame)
-    names = pd.Index(frame.requests["prompt_id"])
-    rows = np.flatnonzero(~names.duplicated(keep="last"))
-    return Texts(names[rows], units.take(rows, units.lengths[rows]))
+    rows = frame.requests.last_of_prompts
+    return Texts(frame.requests.prompt_id[rows], units.take(rows, units.lengths[rows]))
 
 
 def _characters(frame: CellFrame) -> Ragged:
@@ -166,7 +166,7 @@ class _Change:
 def _sentinel_changes(frames: Sequence[CellFrame]) -> dict[int, _Change]:
     sentinels: dict[int, list[CellFrame]] = defaultdict(list)
     for frame in frames:
-        if frame.cell.role is Role.SENTINEL and not frame.requests.empty:
+        if frame.cell.role is Role.SENTINEL and not frame.empty:
             sentinels[frame.data.launch].append(frame)
     changes, arms = {}, {}
     for launch, pair in sentinels.items():
@@ -210,14 +210,13 @@ def cached_repeats(frames: Sequence[CellFrame]) -> dict[int, GateFinding]:
     """
     alone: dict[tuple[int, str, bool], list[CellFrame]] = defaultdict(list)
     for frame in frames:
-        requests = frame.requests
         if frame.cell.cache is CachePolicy.REPLAY or frame.cell.role is Role.OPEN:
             continue
-        if frame.cell.concurrency == 1 and not requests.empty and requests["cached_tokens"].isna().all():
+        if frame.cell.concurrency == 1 and not frame.empty and np.isnan(frame.requests.cached_tokens).all():
             alone[frame.data.launch, frame.cell.tag, frame.cell.guided].append(frame)
     found: dict[int, GateFinding] = {}
     for (launch, *_), cells in alone.items():
-        first, *later = sorted(cells, key=lambda frame: float(frame.requests["sent"].min()))
+        first, *later = sorted(cells, key=lambda frame: float(frame.requests.sent.min()))
         for again in later:
             fall, num_prompts = _ttft_fall(first, again)
             if fall > MAX_TTFT_FALL:
@@ -233,7 +232,7 @@ def cached_repeats(frames: Sequence[CellFrame]) -> dict[int, GateFinding]:
 
 def _ttft_fall(first: CellFrame, again: CellFrame) -> tuple[float, int]:
     """Median share by which TTFT fell, over shared prompts; 0 where as many may fall by chance. And their number."""
-    before, after = (dict(zip(f.requests["prompt_id"], f.requests["ttft"], strict=True)) for f in (first, again))
+    before, after = (dict(zip(f.requests.prompt_id, f.requests.ttft, strict=True)) for f in (first, again))
     ratios = np.array([after[name] / before[name] for name in after if name in before])
     num_fell = int((ratios < 1 - MAX_TTFT_FALL).sum())
     if not len(ratios) or distributions.binom_sf(num_fell - 1, len(ratios), 0.5) > CHANCE_OF_REPEAT:

@@ -47,9 +47,9 @@ def identity(series: Series) -> Identity | None:
     parts = []
     for frame in series.frames:
         requests = frame.requests
-        tokens = float(requests["later_tokens"].sum())
-        steps = float((requests["engine_steps"] - 1).sum())
-        seconds = float((requests["last"] - requests["first"]).sum())
+        tokens = float(requests.later_tokens.sum())
+        steps = float(np.nansum(requests.engine_steps - 1))
+        seconds = float((requests.last - requests.first).sum())
         if tokens and steps and seconds:
             streams = min(frame.cell.concurrency, len(requests))
             share = frame.throughput * seconds / tokens / streams

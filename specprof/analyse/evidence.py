@@ -36,11 +36,11 @@ class Series:
     @cached_property
     def prompts(self) -> Prompts:
         """Whose each request is, block after block."""
-        return Prompts.of(np.concatenate([f.requests["prompt_id"].to_numpy(dtype=object) for f in self.frames]))
+        return Prompts.of(np.concatenate([frame.requests.prompt_id for frame in self.frames]))
 
     def column(self, name: str) -> Array:
         """A request column, block after block; missing values are NaN."""
-        values: Array = np.concatenate([frame.requests[name].to_numpy(dtype=np.float64) for frame in self.frames])
+        values: Array = np.concatenate([getattr(frame.requests, name) for frame in self.frames])
         return values
 
     def pooled(self, column: str) -> Array:
@@ -72,8 +72,9 @@ class Series:
 
     def log_by_block(self, column: str) -> dict[int, float]:
         """Mean ln of a positive request column over prompts, by block."""
-        logs = {f.cell.block: np.log(f.requests.loc[f.requests[column] > 0, column]) for f in self.frames}
-        return {block: float(values.mean()) for block, values in logs.items() if len(values)}
+        values = {frame.cell.block: getattr(frame.requests, column) for frame in self.frames}
+        positive = {block: told[told > 0] for block, told in values.items()}
+        return {block: float(np.log(told).mean()) for block, told in positive.items() if len(told)}
 
     @cached_property
     def loop(self) -> ordering.Loop:

@@ -1,4 +1,4 @@
-"""Sealed cells → frames: one row per measured request, every METHOD 1 quantity a column, computed on whole columns.
+"""Sealed cells → frames: the measured requests of each, every METHOD 1 quantity a column (`requests.Requests`).
 
 Warm-ups and failed requests are records too; `requests` keeps the measured ones that ended as asked, `failures` those
 that did not. What only filled a mixed batch is in `all_requests` beside the measured ones.
@@ -14,30 +14,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from specprof.analyse.acceptance import engine_steps
+from specprof.analyse.requests import COLUMNS, NS, Mask, Requests, numbers
 from specprof.analyse.stats import Array
 from specprof.columns import CellData, ragged
 from specprof.ragged import Ragged
 from specprof.records import Cell, Phase
 from specprof.study.loops import Repetition, repetition
 
-NS = 1e9
-
-Mask = NDArray[np.bool_]
-
-_PLAIN = ["prompt_id", "stream", "prompt_tokens", "cached_tokens", "finish_reason"]
-_SERVER = ["queue_s", "time_to_first_token_s", "generation_s", "num_steps", "num_drafted", "num_accepted"]
-_READ = ["scheduled_ns", "sent_ns", "done_ns", "chunk_ns", "chunk_tokens", "token_ids", "text"]
-
 
 @dataclass(frozen=True)
 class CellFrame:
-    """One measured cell, its requests as a frame with derived columns (seconds, tokens, tok/s)."""
+    """One measured cell and its requests."""
 
     data: CellData
 
@@ -52,19 +42,18 @@ class CellFrame:
         return not self._shown.any()
 
     @cached_property
-    def failures(self) -> pd.DataFrame:
-        """Requests after the warm-up that failed: prompt_id, error."""
-        failed = self._read(["prompt_id", "error"], self._fates.after_warmup & ~self._fates.ended_well)
-        frame: pd.DataFrame = failed.to_pandas()
-        return frame.fillna({"error": "no token arrived"})
+    def failures(self) -> tuple[str, ...]:
+        """What went wrong with each request after the warm-up that failed."""
+        failed = self._read(["error"], self._fates.after_warmup & ~self._fates.ended_well)
+        return tuple(error or "no token arrived" for error in failed["error"].to_pylist())
 
     @cached_property
-    def requests(self) -> pd.DataFrame:
-        """One row per measured request that ended as asked."""
+    def requests(self) -> Requests:
+        """The measured requests that ended as asked."""
         return self._derived(self._shown)
 
     @cached_property
-    def all_requests(self) -> pd.DataFrame:
+    def all_requests(self) -> Requests:
         """The same with those that kept a mixed batch full: everything the engine's own counters saw."""
         rows = self._fates.after_warmup & self._fates.ended_well
         return self.requests if rows.sum() == self._shown.sum() else self._derived(rows)
@@ -72,8 +61,8 @@ class CellFrame:
     @cached_property
     def tpot_s(self) -> float:
         """TPOT over all tokens of the cell, so that a text weighs as much as it wrote; NaN where nobody wrote on."""
-        tokens = float(self.requests["later_tokens"].sum())
-        return float((self.requests["last"] - self.requests["first"]).sum()) / tokens if tokens else float("nan")
+        tokens = float(self.requests.later_tokens.sum())
+        return float((self.requests.last - self.requests.first).sum()) / tokens if tokens else float("nan")
 
     @cached_property
     def wall_s(self) -> float:
@@ -81,12 +70,12 @@ class CellFrame:
         if not self._fates.measured.any():
             return float("nan")
         times = self._read(["sent_ns", "done_ns"], self._fates.measured)
-        return float((_column(times, "done_ns").max() - _column(times, "sent_ns").min()) / NS)
+        return float((numbers(times, "done_ns").max() - numbers(times, "sent_ns").min()) / NS)
 
     @cached_property
     def throughput(self) -> float:
         """X: all output tokens over the wall, tok/s; NaN if nothing came."""
-        tokens = float(self.requests["output_tokens"].sum())
+        tokens = float(self.requests.output_tokens.sum())
         return tokens / self.wall_s if tokens and self.wall_s > 0 else float("nan")
 
     @property
@@ -106,7 +95,7 @@ class CellFrame:
         return repetition(self.lists("token_ids"))
 
     def lists(self, column: str) -> Ragged:
-        """A list column: one list per row of `requests` (missing lists are empty)."""
+        """A list column: one list per request of `requests` (missing lists are empty)."""
         return ragged(self._read([column], self._shown)[column])
 
     def texts(self) -> pa.ChunkedArray:
@@ -129,8 +118,8 @@ class CellFrame:
             return table.slice(int(places[0]), len(places))
         return table.filter(pa.array(rows))
 
-    def _derived(self, rows: Mask) -> pd.DataFrame:
-        return _derived(self._read([*_PLAIN, *_SERVER, *_READ], rows), speculates=bool(self.cell.speculative_config))
+    def _derived(self, rows: Mask) -> Requests:
+        return Requests.of(self._read(COLUMNS, rows), speculates=bool(self.cell.speculative_config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,40 +136,3 @@ class _Fates:
         ended_well = table["error"].is_null().to_numpy() & (num_chunks > 0)
         measured, warmup = (pc.equal(phase, of.value).to_numpy() for of in (Phase.MEASURED, Phase.WARMUP))
         return cls(measured, ~warmup, ended_well)
-
-
-def _derived(table: pa.Table, *, speculates: bool) -> pd.DataFrame:
-    """METHOD 1's quantities of every request, one row each. Engine steps are NaN where the server tells none of them.
-
-    Tokens are those of the chunks: the server's ids, or its own count of the text (`records.Request`).
-    """
-    frame: pd.DataFrame = table.select(_PLAIN + _SERVER).to_pandas()
-    scheduled, sent, done = (_column(table, name) / NS for name in ("scheduled_ns", "sent_ns", "done_ns"))
-    arrived, written = ragged(table["chunk_ns"]), ragged(table["chunk_tokens"])
-    first, last = (edge.astype(float) for edge in arrived.edges())
-    first_tokens = written.edges()[0].astype(float)
-    frame["sent"], frame["first"], frame["last"], frame["done"] = sent, first / NS, last / NS, done
-    frame["output_tokens"] = written.sums().astype(float)
-    frame["num_chunks"] = arrived.lengths.astype(float)
-    frame["chars"] = pc.utf8_length(table["text"]).to_numpy(zero_copy_only=False).astype(float)
-    frame["client_queue"] = sent - scheduled
-    frame["ttft"] = frame["first"] - sent
-    frame["e2el"] = done - sent
-    frame["rate"] = frame["output_tokens"] / frame["e2el"]
-    frame["later_tokens"] = frame["output_tokens"] - first_tokens  # those that TPOT is the mean of
-    decoding = frame["last"] - frame["first"]
-    frame["tpot"] = decoding / frame["later_tokens"].where(frame["later_tokens"] > 0)
-    frame["decode_speed"] = 1 / frame["tpot"].where(frame["tpot"] > 0)
-    accepted = frame["num_accepted"].to_numpy(dtype=float, na_value=np.nan)
-    tokens, chunks = (frame[name].to_numpy(dtype=float) for name in ("output_tokens", "num_chunks"))
-    if not speculates:
-        accepted = np.nan_to_num(accepted)  # a step without a draft accepts nothing
-    named = ragged(table["token_ids"]).lengths > 0
-    chunks = np.where(named, chunks, 0.0)  # of others nobody knows which steps they are
-    accepted = np.where(np.isnan(accepted) & (chunks > 0), tokens - chunks, accepted)
-    frame["engine_steps"] = engine_steps(tokens, accepted, chunks)
-    return frame
-
-
-def _column(table: pa.Table, name: str) -> Array:
-    return np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=float)

@@ -177,7 +177,7 @@ def _log_speeds(series: Series) -> dict[int, dict[str, float]]:
     return {
         frame.cell.block: {
             name: log(speed)
-            for name, speed in zip(frame.requests["prompt_id"], frame.requests["decode_speed"], strict=True)
+            for name, speed in zip(frame.requests.prompt_id, frame.requests.decode_speed, strict=True)
             if speed > 0
         }
         for frame in series.frames

@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 
 from specprof.analyse import gates, stats
 from specprof.analyse.evidence import Evidence
-from specprof.analyse.frames import NS, CellFrame
+from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import LaunchFindings, caution, each_once, invalid, on_launch
+from specprof.analyse.requests import NS
 from specprof.analyse.results import NOTHING, Figure, GateFinding, Severity
 from specprof.analyse.stats import Array
 from specprof.analyse.thresholds import ADMISSION_STEPS
@@ -229,11 +230,11 @@ def encounter(frame: CellFrame) -> Encounter | None:
     """What happened in one cell; None where the newcomer or every decoder failed."""
     newcomer_id = _newcomer_id(frame.cell)
     requests = frame.requests
-    is_newcomer = (requests["prompt_id"] == newcomer_id).to_numpy()
+    is_newcomer = requests.of_prompts([newcomer_id])
     if not is_newcomer.any() or is_newcomer.all():
         return None
-    newcomer = requests[is_newcomer].iloc[0]
-    sent, first = float(newcomer["sent"]), float(newcomer["first"])
+    newcomer = requests.where(is_newcomer)
+    sent, first = float(newcomer.sent[0]), float(newcomer.first[0])
     written = [at / NS for at, its_own in zip(frame.lists("chunk_ns"), is_newcomer, strict=True) if not its_own]
     starts, ends = (np.concatenate([at[part] for at in written]) for part in (slice(None, -1), slice(1, None)))
     gaps, middles = ends - starts, (starts + ends) / 2
@@ -246,8 +247,8 @@ def encounter(frame: CellFrame) -> Encounter | None:
         longest_stall=float(overlapping.max()) if len(overlapping) else float("nan"),
         steps_while_reading=float(np.median([_num_inside(at, sent, first) for at in written])),
         ttft=first - sent,
-        queued=float(newcomer["queue_s"]),
-        prompt_tokens=int(newcomer["prompt_tokens"]),
+        queued=float(newcomer.queue_s[0]),
+        prompt_tokens=int(newcomer.prompt_tokens[0]),
         timeline=Timeline(
             block=frame.cell.block,
             chunks_s=tuple(tuple(float(s) for s in np.round(at - sent, 5)) for at in written[:TIMELINES]),

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from specprof.analyse import stats
 from specprof.analyse.evidence import Evidence, Key, Series
-from specprof.analyse.frames import CellFrame, Mask
+from specprof.analyse.frames import CellFrame
 from specprof.analyse.prompts import Prompts
+from specprof.analyse.requests import Mask, Names
 from specprof.analyse.results import NOTHING, Figure, Loops
 from specprof.ragged import Indices
 from specprof.records import Role, Stop
@@ -25,8 +24,8 @@ def own_ends(evidence: Evidence, key: Key) -> dict[str, int]:
     for (t, _, a, _), series in evidence.series.items():
         if (t, a) == (tag, arm) and series.cell.stop is Stop.NATURAL and series.cell.role is Role.FIGURE:
             for frame in series.frames:
-                stopped = frame.requests[frame.requests["finish_reason"] == "stop"]
-                ends |= dict(zip(stopped["prompt_id"], stopped["output_tokens"].astype(int), strict=True))
+                stopped = frame.requests.where(frame.requests.finish_reason == "stop")
+                ends |= dict(zip(stopped.prompt_id.tolist(), stopped.output_tokens.astype(int).tolist(), strict=True))
     return ends
 
 
@@ -52,7 +51,7 @@ def loop_evidence(series: Series, ends: Mapping[str, int]) -> Loops | None:
         parts = np.concatenate([getattr(one, kept) for one in texts])
         return stats.ratio(prompts.sums(parts[:, 0]), prompts.sums(parts[:, 1]))
 
-    calm = pd.Index(series.prompts.names).isin(prompts.names[~loops])
+    calm = np.isin(series.prompts.names, prompts.names[~loops])
     return Loops(
         num_requests_flagged=int(np.count_nonzero(flagged)),
         share_of_tokens_flagged=int(flagged.sum()) / total,
@@ -72,7 +71,7 @@ class _Texts:
     Shapes: (texts,), and (texts, 2) for `all`, `unflagged` and `before_eos`.
     """
 
-    prompt_ids: NDArray[np.object_]
+    prompt_ids: Names
     lengths: Indices
     flagged: Indices
     all: Indices
@@ -85,7 +84,7 @@ class _Texts:
         """`ends`: where each prompt's text would have ended, by prompt id."""
         ids, chunks, looping = frame.lists("token_ids"), frame.lists("chunk_tokens"), frame.repetition.looping
         named = ids.lengths > 0
-        prompt_ids = frame.requests["prompt_id"].to_numpy(dtype=object)[named]
+        prompt_ids = frame.requests.prompt_id[named]
         lengths, owner = ids.lengths, chunks.owner
         later = np.concatenate([[False], chunks.has_next]) if len(owner) else np.empty(0, dtype=bool)
         later &= named[owner]

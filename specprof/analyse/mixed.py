@@ -27,8 +27,9 @@ import numpy as np
 from specprof.analyse import comparisons, gates, stats
 from specprof.analyse.content import EQUIVALENCE_MARGIN
 from specprof.analyse.evidence import Evidence, Key, Series
-from specprof.analyse.frames import NS, CellFrame
+from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import LaunchFindings, each_once, on_launch
+from specprof.analyse.requests import NS
 from specprof.analyse.results import NOTHING, CellFigures, Figure, GateFinding, MixFigures, MixVerdict, Severity
 from specprof.analyse.stats import Array
 from specprof.records import Cell, Role, arm_in_words
@@ -211,10 +212,11 @@ def full_load(frame: CellFrame) -> tuple[float, float] | None:
 
     None if fewer than N streams ever had work. What filled a mixed batch counts as work.
     """
-    streams = frame.all_requests.groupby("stream")
-    if len(streams) < frame.cell.concurrency:
+    requests = frame.all_requests
+    begun, ended = requests.by_stream(np.minimum, requests.sent), requests.by_stream(np.maximum, requests.done)
+    if len(begun) < frame.cell.concurrency:
         return None
-    start, end = float(streams["sent"].min().max()), float(streams["done"].max().min())
+    start, end = float(begun.max()), float(ended.min())
     return (start, end) if start < end else None
 
 
@@ -223,7 +225,7 @@ def _rates(frame: CellFrame, tag: str, window: tuple[float, float]) -> tuple[dic
     own = _prompts_of(frame.cell, tag)
     rates: dict[str, float] = {}
     ends, durations = [np.empty(0)], [np.empty(0)]
-    for name, arrived in zip(frame.requests["prompt_id"], frame.lists("chunk_ns"), strict=True):
+    for name, arrived in zip(frame.requests.prompt_id, frame.lists("chunk_ns"), strict=True):
         at = arrived / NS
         inside = (at[:-1] >= window[0]) & (at[1:] <= window[1])
         gaps = np.diff(at)[inside]
@@ -255,9 +257,9 @@ def _prompts_of(cell: Cell, tag: str) -> frozenset[str]:
 
 def _tokens_per_step(frame: CellFrame) -> dict[str, float]:
     """ln of tokens per step over the whole text, its first chunk left out, by prompt."""
-    requests = frame.requests[(frame.requests["num_chunks"] > 1) & (frame.requests["later_tokens"] > 0)]
-    per_step = np.log(requests["later_tokens"] / (requests["num_chunks"] - 1))
-    return dict(zip(requests["prompt_id"], per_step, strict=True))
+    requests = frame.requests.where((frame.requests.num_chunks > 1) & (frame.requests.later_tokens > 0))
+    per_step = np.log(requests.later_tokens / (requests.num_chunks - 1))
+    return dict(zip(requests.prompt_id.tolist(), per_step.tolist(), strict=True))
 
 
 def _acceptance_lengths(series: Series) -> dict[str, float]:

@@ -14,15 +14,15 @@ from math import exp, log, sqrt
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from specprof.analyse import distributions, ordering, stats
 from specprof.analyse.evidence import Series, closed_loop, step_noise
 from specprof.analyse.frames import CellFrame
+from specprof.analyse.requests import Requests
 from specprof.analyse.results import Figure
 from specprof.analyse.stats import Array
 
-Quantity = Callable[[pd.DataFrame], "pd.Series[Any]"]  # requests of a cell → one positive value a request
+Quantity = Callable[[Requests], Array]  # requests of a cell → one positive value each
 
 _RESAMPLES = 1000
 
@@ -186,17 +186,16 @@ def _log_throughputs(series: Series, names: Sequence[str], amount: str) -> dict[
 
 def _throughput(frame: CellFrame, names: Sequence[str], amount: str) -> float:
     """Units per second of a block; 0 where the shared prompts' own cannot be told from the batch's."""
-    shared = frame.requests[frame.requests["prompt_id"].isin(names)]
-    total = float(shared[amount].sum())
+    shared = frame.requests.where(frame.requests.of_prompts(names))
+    total = float(np.nansum(getattr(shared, amount)))
     if set(frame.cell.prompt_ids) <= set(names):
         return total / frame.wall_s
-    return total / float(shared["e2el"].sum()) if total and frame.cell.concurrency == 1 else 0.0
+    return total / float(shared.e2el.sum()) if total and frame.cell.concurrency == 1 else 0.0
 
 
 def _logs(frame: CellFrame, names: Sequence[str], quantity: Quantity) -> dict[str, float]:
     """ln of the quantity by prompt, where it is positive."""
-    values = quantity(frame.requests)
-    told = zip(frame.requests["prompt_id"], values, strict=True)
+    told = zip(frame.requests.prompt_id, quantity(frame.requests), strict=True)
     wanted = set(names)
     return {name: log(value) for name, value in told if name in wanted and value > 0}
 

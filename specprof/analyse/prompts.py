@@ -7,9 +7,9 @@ from math import log
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from specprof.analyse.requests import Names
 from specprof.analyse.stats import Array
 from specprof.ragged import Indices
 
@@ -18,14 +18,16 @@ from specprof.ragged import Indices
 class Prompts:
     """The prompts of some requests, each once, as they first appear; request i is of `names[codes[i]]`."""
 
-    names: NDArray[np.object_]
+    names: Names
     codes: Indices
 
     @classmethod
-    def of(cls, prompt_ids: NDArray[np.object_]) -> Prompts:
+    def of(cls, prompt_ids: Names) -> Prompts:
         """From the prompt of each request."""
-        codes, names = pd.factorize(prompt_ids)
-        return cls(names, codes.astype(np.int64))
+        places = {name: place for place, name in enumerate(dict.fromkeys(prompt_ids))}
+        return cls(
+            np.array(list(places), dtype=object), np.array([places[name] for name in prompt_ids], dtype=np.int64)
+        )
 
     def sums(self, values: NDArray[Any]) -> Array:
         """Of one value per request, over each prompt's requests in turn. Shape (prompts,)."""
@@ -36,6 +38,6 @@ class Prompts:
         positive = values > 0
         codes = self.codes[positive]
         logs = [log(value) for value in values[positive].tolist()]
-        known = pd.unique(codes)
+        known = np.array(list(dict.fromkeys(codes.tolist())), dtype=np.int64)
         means = np.bincount(codes, logs)[known] / np.bincount(codes)[known]
         return dict(zip(self.names[known].tolist(), means.tolist(), strict=True))

@@ -132,7 +132,7 @@ class _Tokens:
 
 def examine(frames: Sequence[CellFrame], scores: Mapping[str, pa.Table]) -> Examination:
     """Gate 8 over every sampled cell of a study. `scores`: scored texts by cell key."""
-    sampled = [frame for frame in frames if is_sampled(frame.cell) and not frame.requests.empty]
+    sampled = [frame for frame in frames if is_sampled(frame.cell) and not frame.empty]
     scored = [scored_cell(frame, scores[frame.cell.key]) for frame in sampled if frame.cell.key in scores]
     without = {_key(frame.cell) for frame in sampled if frame.cell.key not in scores}
     series: dict[Key, list[ScoredCell]] = defaultdict(list)

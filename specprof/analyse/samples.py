@@ -18,7 +18,7 @@ def samples(evidence: Evidence) -> tuple[Sample, ...]:
     """Per content: the text that repeats itself most, if any loops, and one that does not."""
     by_tag: dict[str, list[CellFrame]] = {}
     for frame in evidence.frames:
-        if frame.cell.role is Role.FIGURE and not frame.requests.empty:
+        if frame.cell.role is Role.FIGURE and not frame.empty:
             by_tag.setdefault(frame.cell.tag, []).append(frame)
     return tuple(sample for frames in by_tag.values() for sample in _of_tag(frames))
 
@@ -42,5 +42,5 @@ def _best(frame: CellFrame, flagged: bool) -> tuple[float, CellFrame, int] | Non
 
 
 def _sample(frame: CellFrame, row: int, flagged: bool) -> Sample:
-    name, text = frame.requests["prompt_id"].iloc[row], frame.texts()[row].as_py()
+    name, text = frame.requests.prompt_id[row], frame.texts()[row].as_py()
     return Sample(frame.cell.tag, str(name), frame.cell.arm, str(text)[:MAX_CHARS], flagged)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specprof.analyse import distributions
-from specprof.analyse.frames import NS, CellFrame
+from specprof.analyse.frames import CellFrame
+from specprof.analyse.requests import NS
 from specprof.analyse.stats import Array, pooled_error, t_quantile, variance_of_mean
 
 TOLERANCE = 0.02
@@ -87,8 +88,8 @@ class Steps:
         arrived = frame.lists("chunk_ns")
         times, inside = arrived.values / NS, arrived.has_next
         starts, ends = times[:-1][inside], times[1:][inside]
-        first = np.sort(frame.requests["first"].to_numpy(dtype=np.float64))
-        last = np.sort(frame.requests["last"].to_numpy(dtype=np.float64))
+        first = np.sort(frame.requests.first)
+        last = np.sort(frame.requests.last)
         writing = np.searchsorted(first, starts, side="right") - np.searchsorted(last, ends, side="left")
         return cls(starts, ends, writing)
 
@@ -135,9 +136,9 @@ def full_load_seconds(frame: CellFrame, steps: Steps, pace: Array) -> Array:
     """
     writing = np.clip(steps.writing, 1, len(pace))
     stretched = (steps.ends - steps.starts) * (1 / pace[writing - 1] - 1)
-    owner = np.repeat(np.arange(len(frame.requests)), frame.requests["num_chunks"].astype(int) - 1)
+    owner = np.repeat(np.arange(len(frame.requests)), frame.requests.num_chunks.astype(int) - 1)
     added = np.bincount(owner, weights=stretched, minlength=len(frame.requests))
-    return np.asarray(frame.requests["e2el"].to_numpy(dtype=np.float64) + added)
+    return np.asarray(frame.requests.e2el + added)
 
 
 def step_means(frame: CellFrame) -> Array:

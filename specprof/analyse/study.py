@@ -91,12 +91,12 @@ def analyse(
 
 def _counts_prompts(series: Series) -> bool:
     """Whether the server says how long the prompts were that it read."""
-    return all(frame.requests["prompt_tokens"].sum() > 0 for frame in series.frames)
+    return all(frame.requests.prompt_tokens.sum() > 0 for frame in series.frames)
 
 
 def _prefill(key: Key, series: Series) -> PrefillFigures:
     tag, protocol, arm, concurrency = key
-    speeds = [frame.requests["prompt_tokens"].sum() / frame.wall_s for frame in series.frames]
+    speeds = [frame.requests.prompt_tokens.sum() / frame.wall_s for frame in series.frames]
     return PrefillFigures(
         tag=tag,
         arm=arm,
@@ -170,7 +170,7 @@ def _notes(evidence: Evidence) -> Iterator[str]:
     told = (Role.FIGURE, Role.MIXED)
     for key in sorted({key_of(f.cell) for f in evidence.frames if f.cell.role in told} - set(evidence.series)):
         tag, protocol, arm, concurrency = key
-        why = next(iter(evidence.failed(key)[0].failures["error"]), "no request was measured")
+        why = next(iter(evidence.failed(key)[0].failures), "no request was measured")
         yield f"{tag}, {protocol}, {arm}, N = {concurrency}: no figure, every request failed ({why})."
     unscored = evidence.sampled.unscored
     nameless = [key for key in unscored if not any(frame.names_tokens for frame in evidence.series[key].frames)]

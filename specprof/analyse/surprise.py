@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from specprof.analyse.frames import CellFrame, Mask
+from specprof.analyse.frames import CellFrame
+from specprof.analyse.requests import Mask
 from specprof.analyse.stats import Array
 from specprof.records import Cell, Sampling
 

@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
-
-import pandas as pd
 
 from specprof.analyse.comparisons import divergence, texts
 from specprof.analyse.evidence import Evidence, Key, Series, key_of
 from specprof.analyse.pairs import Gap, Pair, count_gap, mean_gap, median_gap, throughput_gap
+from specprof.analyse.requests import Requests
 from specprof.analyse.results import CellFigures, Figure
+from specprof.analyse.stats import Array
 from specprof.analyse.study import analyse
 from specprof.decide.changes import (
     DECIDING,
@@ -270,19 +271,15 @@ def _measure(a: MeasuredStudy, b: MeasuredStudy, pair: Pair, other_model: bool, 
 def _gaps(pair: Pair, in_chars: bool) -> Iterator[tuple[Metric, Gap | None]]:
     """What a token is depends on the tokenizer: across two of them speeds are told in characters (METHOD 8)."""
     yield Metric.THROUGHPUT, throughput_gap(pair, "chars" if in_chars else "output_tokens")
-    yield Metric.DECODE_SPEED, mean_gap(pair, _chars_per_s if in_chars else _column("decode_speed"))
+    yield Metric.DECODE_SPEED, mean_gap(pair, _chars_per_s if in_chars else attrgetter("decode_speed"))
     if not in_chars:
         yield Metric.ACCEPTANCE_LENGTH, count_gap(pair, "num_accepted", "num_steps", offset=1.0)
         yield Metric.TOKENS_PER_STEP, count_gap(pair, "output_tokens", "engine_steps")
-    yield Metric.TTFT_P50, median_gap(pair, _column("ttft"))
+    yield Metric.TTFT_P50, median_gap(pair, attrgetter("ttft"))
 
 
-def _column(name: str) -> Callable[[pd.DataFrame], pd.Series[float]]:
-    return lambda requests: requests[name]
-
-
-def _chars_per_s(requests: pd.DataFrame) -> pd.Series[float]:
-    return requests["decode_speed"] * requests["chars"] / requests["output_tokens"]
+def _chars_per_s(requests: Requests) -> Array:
+    return requests.decode_speed * requests.chars / requests.output_tokens
 
 
 def _ratio(metric: Metric, gap: Gap | None, in_chars: bool) -> RatioFigures:

@@ -46,12 +46,10 @@ TEXTS = st.dictionaries(NAMES, st.lists(st.integers(0, 2), max_size=5), max_size
 @settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_texts_diverge_where_one_by_one_they_do(mine, theirs):
-    import pandas as pd
-
     from specprof.ragged import Ragged
 
     def as_texts(texts):
-        return Texts(pd.Index(list(texts), dtype=object), Ragged.of(texts.values()))
+        return Texts(np.array(list(texts), dtype=object), Ragged.of(texts.values()))
 
     found = divergence(as_texts(mine), as_texts(theirs))
     first = {}
@@ -100,16 +98,16 @@ def test_a_frame_of_any_requests_is_what_each_of_them_says(shapes):
     frame = make_frame(cell, requests)
     shown = [r for r in requests if r.phase is Phase.MEASURED and r.chunk_tokens]
     assert frame.empty == (not shown)
-    assert frame.requests["prompt_id"].tolist() == [r.prompt_id for r in shown]
-    assert frame.requests["output_tokens"].tolist() == [len(r.token_ids) for r in shown]
-    assert frame.requests["num_chunks"].tolist() == [len(r.chunk_ns) for r in shown]
+    assert frame.requests.prompt_id.tolist() == [r.prompt_id for r in shown]
+    assert frame.requests.output_tokens.tolist() == [len(r.token_ids) for r in shown]
+    assert frame.requests.num_chunks.tolist() == [len(r.chunk_ns) for r in shown]
     assert frame.gaps.tolist() == pytest.approx(
         [(b - a) / 1e9 for r in shown for a, b in zip(r.chunk_ns, r.chunk_ns[1:], strict=False)]
     )
-    for row, request in zip(frame.requests.itertuples(), shown, strict=True):
+    for measured, request in zip(frame.requests.tpot, shown, strict=True):
         later = len(request.token_ids) - request.chunk_tokens[0]
         tpot = (request.chunk_ns[-1] - request.chunk_ns[0]) / 1e9 / later if later else float("nan")
-        assert row.tpot == pytest.approx(tpot, nan_ok=True)
+        assert measured == pytest.approx(tpot, nan_ok=True)
     assert [ids.tolist() for ids in frame.lists("token_ids")] == [list(r.token_ids) for r in shown]
 
 

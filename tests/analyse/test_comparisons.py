@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import numpy as np
 import pytest
 
 from specprof.analyse.comparisons import (
@@ -30,7 +30,7 @@ def test_the_first_difference_is_looked_for_where_both_have_text(mine, theirs, p
 
 
 def texts_of(**texts):
-    return Texts(pd.Index(list(texts)), Ragged.of(texts.values()))
+    return Texts(np.array(list(texts), dtype=object), Ragged.of(texts.values()))
 
 
 def test_divergence_counts_texts_and_names_the_earliest_difference():

@@ -385,7 +385,7 @@ def test_12_tokens_accepted_past_the_end_are_no_contradiction():
     """Seen with vLLM 0.32: accepted tokens past max_tokens are counted and not delivered."""
     cell = make_cell(**ON, max_tokens=12)
     frame = make_frame(cell, make_requests(cell, accepted=(4,), step_s=1.0))  # 1 + 5 + 5 + 1, 12 accepted, 3 lost
-    assert frame.requests["engine_steps"].tolist() == [4] * 4
+    assert frame.requests.engine_steps.tolist() == [4] * 4
     assert not {key for key in found(frame) if key[0] == 12 and key[1] != "too good"}
 
 

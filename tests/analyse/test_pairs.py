@@ -55,7 +55,7 @@ def test_two_decode_speeds_pair_by_prompt() -> None:
         Series((make_frame(cell, [make_request(n, step_s=s * f) for n, s in zip(NAMES, steps, strict=True)]),))
         for f, steps in ((1.0, (0.04, 0.05, 0.06, 0.07)), (1.1, (0.04, 0.05, 0.06, 0.07)))
     )
-    gap = mean_gap(Pair(a, b, NAMES), lambda requests: requests["decode_speed"])
+    gap = mean_gap(Pair(a, b, NAMES), lambda requests: requests.decode_speed)
     assert gap is not None
     assert gap.ratio.value == pytest.approx(1 / 1.1, rel=1e-6)
     assert gap.error == pytest.approx(0, abs=1e-6)
@@ -66,13 +66,13 @@ def test_the_median_is_robust_and_its_spread_is_the_prompts() -> None:
     """Twice the TTFT at every prompt is twice the p50, for certain; a single wild prompt leaves it there."""
     plain = Series((make_frame(make_cell(), [make_request(n, ttft_s=0.1 + 0.01 * i) for i, n in enumerate(NAMES)]),))
     twice = Series((make_frame(make_cell(), [make_request(n, ttft_s=0.2 + 0.02 * i) for i, n in enumerate(NAMES)]),))
-    gap = median_gap(Pair(plain, twice, NAMES), lambda requests: requests["ttft"])
+    gap = median_gap(Pair(plain, twice, NAMES), lambda requests: requests.ttft)
     assert gap is not None
     assert gap.ratio.value == pytest.approx(2, rel=1e-6)
     assert gap.error == pytest.approx(0, abs=1e-6)
     three = NAMES[:3]
     wild = [make_request(n, ttft_s=t) for n, t in zip(three, (0.2, 0.22, 9.0), strict=True)]
-    shaken = median_gap(Pair(plain, Series((make_frame(make_cell(), wild),)), three), lambda requests: requests["ttft"])
+    shaken = median_gap(Pair(plain, Series((make_frame(make_cell(), wild),)), three), lambda requests: requests.ttft)
     assert shaken is not None
     assert shaken.b == pytest.approx(0.22, rel=1e-6)
     assert shaken.error > 0.1

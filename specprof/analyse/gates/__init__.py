@@ -70,7 +70,7 @@ def cell_gates(frame: CellFrame, loops: Loops | None, at_most: Limits = UNLIMITE
     """Every gate one cell can fail by itself."""
     yield from failures(frame)
     yield from workers(frame)
-    if frame.requests.empty:
+    if frame.empty:
         return
     yield from queueing(frame)
     yield from short_stops(frame)
@@ -100,7 +100,7 @@ def interference_gates(frame: CellFrame, decoders: CellFrame, at_most: Limits = 
     """The gates of a newcomer among decoders: those of machine, client and cache. `decoders`: the cell without it."""
     yield from failures(frame)
     yield from workers(frame)
-    if frame.requests.empty or decoders.requests.empty:
+    if frame.empty or decoders.empty:
         return
     yield from prefix_cache(frame)
     yield from counters(frame)
@@ -112,7 +112,7 @@ def interference_gates(frame: CellFrame, decoders: CellFrame, at_most: Limits = 
 def open_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
     """The gates of a closed loop that also hold for an open one; `analyse.service.findings` has its own beside them."""
     yield from workers(frame)
-    if frame.requests.empty:
+    if frame.empty:
         return
     yield from prefix_cache(frame)
     yield from _client_and_machine(frame, at_most)

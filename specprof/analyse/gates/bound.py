@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import invalid
 from specprof.analyse.hardware import served_on
@@ -24,11 +26,11 @@ def reading_time_s(environment: Mapping[str, Any], launch: int) -> float | None:
 
 def above_roofline(frame: CellFrame, reading_s: float | None) -> Iterator[GateFinding]:
     """Every step reads the weights once and gives each stream its tokens: more tokens per second cannot be."""
-    steps = float(frame.requests["engine_steps"].sum())
+    steps = float(np.nansum(frame.requests.engine_steps))
     if not reading_s or not steps:
         return
     streams = min(frame.cell.concurrency, len(frame.requests))
-    tokens_per_step = float(frame.requests["output_tokens"].sum()) / steps
+    tokens_per_step = float(frame.requests.output_tokens.sum()) / steps
     bound = streams * tokens_per_step / reading_s
     if frame.throughput > TOLERANCE * bound:
         yield invalid(

@@ -40,14 +40,14 @@ def counters(frame: CellFrame) -> Iterator[GateFinding]:
         "verification steps": ("num_steps", before.num_drafts, after.num_drafts),
     }
     for what, (column, start, end) in pairs.items():
-        if start is None or end is None or not frame.failures.empty or requests[column].isna().all():
+        if start is None or end is None or frame.failures or np.isnan(own := getattr(requests, column)).all():
             continue
-        own, server = float(requests[column].sum()), end - start
-        if abs(server - own) > MAX_COUNTER_GAP * max(server, own):
+        seen, server = float(np.nansum(own)), end - start
+        if abs(server - seen) > MAX_COUNTER_GAP * max(server, seen):
             yield invalid(
                 9,
                 "foreign traffic",
-                f"server counted {server:.0f} {what}, the requests sum to {own:.0f}",
+                f"server counted {server:.0f} {what}, the requests sum to {seen:.0f}",
                 "Measure on a server that serves nobody else.",
             )
     yield from _crowded(frame)
@@ -67,12 +67,12 @@ def _crowded(frame: CellFrame) -> Iterator[GateFinding]:
 
 
 def _counters_consistent(frame: CellFrame) -> Iterator[GateFinding]:
-    requests = frame.requests.dropna(subset=["num_steps"])
+    requests = frame.requests.where(np.isfinite(frame.requests.num_steps))
     wrong = []
-    if (requests["num_accepted"] > requests["num_drafted"]).any():
+    if (requests.num_accepted > requests.num_drafted).any():
         wrong.append("more tokens accepted than drafted")
     drafted = draft_length(frame.cell.speculative_config)
-    steps, accepted = requests["num_steps"].sum(), requests["num_accepted"].sum()
+    steps, accepted = requests.num_steps.sum(), requests.num_accepted.sum()
     if drafted and steps and acceptance_length(accepted, steps) > drafted + 1:
         wrong.append(f"AL {acceptance_length(accepted, steps):.2f} above K + 1 = {drafted + 1}")
     wrong += _histogram_problems(frame)
@@ -85,13 +85,13 @@ def _histogram_problems(frame: CellFrame) -> Iterator[str]:
     accepted, drafted = (frame.lists(name) for name in ("accepted_per_step", "drafted_per_step"))
     told = bool(len(accepted.values))
     requests = frame.requests
-    if told and len(accepted.values) != requests["num_steps"].sum():
+    if told and len(accepted.values) != np.nansum(requests.num_steps):
         yield "the acceptance histogram does not sum to the steps"
-    elif told and int(accepted.values.sum(dtype=np.int64)) != requests["num_accepted"].sum():
+    elif told and int(accepted.values.sum(dtype=np.int64)) != np.nansum(requests.num_accepted):
         yield "the acceptance histogram does not sum to the accepted tokens"
     alike = np.flatnonzero(accepted.lengths == drafted.lengths)
     pairs = [steps.take(alike, steps.lengths[alike]).values for steps in (accepted, drafted)]
-    if (pairs[0] > pairs[1]).any() and not (requests["num_accepted"] > requests["num_drafted"]).any():
+    if (pairs[0] > pairs[1]).any() and not (requests.num_accepted > requests.num_drafted).any():
         yield "a step accepted more tokens than it drafted"
     survivors, steps = _server_survivors(frame)
     if len(survivors) and (survivors[0] > steps or (np.diff(survivors) > 0).any()):
@@ -118,9 +118,9 @@ def impossible(frame: CellFrame) -> Iterator[GateFinding]:
 
 def _above_streams(frame: CellFrame) -> Iterator[GateFinding]:
     """N streams that did nothing but write could not have been faster. A first token counts, its wait does not."""
-    writing = float((frame.requests["last"] - frame.requests["first"]).sum())
+    writing = float((frame.requests.last - frame.requests.first).sum())
     streams = min(frame.cell.concurrency, len(frame.requests))
-    bound = streams * float(frame.requests["output_tokens"].sum()) / writing if writing > 0 else float("inf")
+    bound = streams * float(frame.requests.output_tokens.sum()) / writing if writing > 0 else float("inf")
     if frame.throughput > STREAM_MARGIN * bound:
         yield invalid(
             12,
@@ -137,11 +137,10 @@ def _tpot_against_itl(frame: CellFrame) -> Iterator[GateFinding]:
     K accepted tokens per text that are counted past its end and never delivered.
     """
     requests = frame.requests
-    chunks = float(requests["num_chunks"].sum())
-    accepted = requests["num_accepted"].fillna(0.0)
+    chunks = float(requests.num_chunks.sum())
     past_the_end = len(requests) * draft_length(frame.cell.speculative_config)
-    at_most = float((requests["output_tokens"] - accepted).sum()) + past_the_end
-    steps = float(requests["engine_steps"].sum())
+    at_most = float(requests.output_tokens.sum() - np.nansum(requests.num_accepted)) + past_the_end
+    steps = float(np.nansum(requests.engine_steps))
     if steps / chunks - 1 > MAX_TPOT_GAP:
         yield caution(
             12,
@@ -160,14 +159,14 @@ def _tpot_against_itl(frame: CellFrame) -> Iterator[GateFinding]:
 
 def _reported_al(frame: CellFrame) -> Iterator[GateFinding]:
     before, after = frame.data.before, frame.data.after
-    steps = frame.all_requests["num_steps"].sum()
+    steps = float(np.nansum(frame.all_requests.num_steps))
     if not (before and after and steps) or after.num_drafts is None or after.num_accepted_tokens is None:
         return
     drafts = after.num_drafts - (before.num_drafts or 0)
     if not drafts:
         return
     server = acceptance_length(after.num_accepted_tokens - (before.num_accepted_tokens or 0), drafts)
-    own = acceptance_length(frame.all_requests["num_accepted"].sum(), steps)
+    own = acceptance_length(float(np.nansum(frame.all_requests.num_accepted)), steps)
     if abs(server / own - 1) > MAX_AL_GAP:
         yield invalid(
             12,
@@ -210,10 +209,10 @@ def inactive(frame: CellFrame) -> Iterator[GateFinding]:
     if not frame.cell.speculative_config or frame.cell.role in (Role.PREFILL, Role.SENTINEL):
         return
     after, before = frame.data.after, frame.data.before
-    told = frame.requests["num_steps"].notna().any()
+    steps, drafts = frame.requests.num_steps, frame.requests.num_drafted
     counted = (after.num_drafts or 0) - ((before.num_drafts or 0) if before else 0) if after else 0
-    drafted = frame.requests["num_steps"].sum() or frame.requests["num_drafted"].sum() or counted
-    if (told or (after and _counts_drafts(after))) and not drafted:
+    drafted = np.nansum(steps) or np.nansum(drafts) or counted
+    if (np.isfinite(steps).any() or (after and _counts_drafts(after))) and not drafted:
         yield invalid(
             13,
             "speculation inactive",

@@ -29,17 +29,17 @@ MIN_HEADROOM = 10  # how many times its load a client should be able to take in 
 
 def queueing(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 1: requests that waited at the server or in the client are not concurrency."""
-    latency = float(frame.requests["e2el"].sum())
-    told = frame.requests["queue_s"]
-    share = float(told.sum()) / latency
+    latency = float(frame.requests.e2el.sum())
+    told = frame.requests.queue_s
+    share = float(np.nansum(told)) / latency
     queued = share > MAX_QUEUE_SHARE and _beyond_admission(frame)
-    if queued or (told.isna().all() and _mostly_waiting(frame)):
+    if queued or (np.isnan(told).all() and _mostly_waiting(frame)):
         running = max((g.num_requests_running or 0 for g in frame.data.gauges), default=0)
         evidence = f"{share:.0%} of the latency was spent waiting at the server" if share else "requests waited there"
         ran = f"; at most {running:.0f} ran" if running else ""
         remedy = f"Read this as N = {running:.0f}, or raise max_num_seqs." if running else "Raise max_num_seqs."
         yield caution(1, "server queue", evidence + ran, remedy)
-    held = float(frame.requests["client_queue"].sum()) / latency
+    held = float(frame.requests.client_queue.sum()) / latency
     if held > MAX_QUEUE_SHARE:
         evidence = f"{held:.1%} of the latency was spent in the client{_connecting(frame)}"
         yield caution(1, "client queue", evidence, "Use a faster client.")
@@ -56,7 +56,7 @@ def _connecting(frame: CellFrame) -> str:
 def _beyond_admission(frame: CellFrame) -> bool:
     """Every request waits for the step in progress to end; only longer waits are a queue."""
     step_s = float(np.median(frame.gaps)) if len(frame.gaps) else 0.0
-    return float(frame.requests["queue_s"].quantile(0.9)) > ADMISSION_STEPS * step_s
+    return float(np.nanquantile(frame.requests.queue_s, 0.9)) > ADMISSION_STEPS * step_s
 
 
 def _mostly_waiting(frame: CellFrame) -> bool:
@@ -69,8 +69,8 @@ def short_stops(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 2: short natural answers measure how long the answers are."""
     if frame.cell.stop is not Stop.NATURAL:
         return
-    tokens = float(frame.requests["output_tokens"].median())
-    decode = float((frame.requests["last"] - frame.requests["first"]).sum() / frame.requests["e2el"].sum())
+    tokens = float(np.median(frame.requests.output_tokens))
+    decode = float((frame.requests.last - frame.requests.first).sum() / frame.requests.e2el.sum())
     if tokens < MIN_NATURAL_TOKENS or decode < MIN_DECODE_SHARE:
         yield caution(
             2,
@@ -82,8 +82,8 @@ def short_stops(frame: CellFrame) -> Iterator[GateFinding]:
 
 def reading(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 3: a wall that was spent reading."""
-    seconds = frame.requests["ttft"] - frame.requests["queue_s"].fillna(0.0)
-    share = float(seconds.sum() / frame.requests["e2el"].sum())
+    seconds = frame.requests.ttft - np.nan_to_num(frame.requests.queue_s)
+    share = float(seconds.sum() / frame.requests.e2el.sum())
     if share > MAX_PREFILL_SHARE:
         yield caution(
             3, "prefill", f"{share:.0%} of the wall was reading prompts: this is not only decode", "Use longer outputs."
@@ -107,15 +107,16 @@ def rate_sum(frame: CellFrame) -> Iterator[GateFinding]:
 
 def _sum_of_rates(frame: CellFrame) -> float:
     streams = min(frame.cell.concurrency, len(frame.requests))
-    return float(frame.requests["decode_speed"].mean()) * streams
+    speeds = frame.requests.decode_speed[np.isfinite(frame.requests.decode_speed)]
+    return float(speeds.mean()) * streams if len(speeds) else float("nan")
 
 
 def prefix_cache(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 5: cached prompt tokens were not read. Where traffic is replayed that is what is measured."""
     if frame.cell.cache is CachePolicy.REPLAY:
         return
-    cached = frame.requests["cached_tokens"]
-    if cached.isna().all():
+    cached = frame.requests.cached_tokens
+    if np.isnan(cached).all():
         yield caution(
             5,
             "prefix cache unknown",
@@ -123,7 +124,7 @@ def prefix_cache(frame: CellFrame) -> Iterator[GateFinding]:
             "Start it with --enable-prompt-tokens-details to verify that the prefix cache is off.",
         )
         return
-    share = float(cached.sum() / frame.requests["prompt_tokens"].sum())
+    share = float(np.nansum(cached) / frame.requests.prompt_tokens.sum())
     if share > MAX_CACHED_SHARE:
         yield invalid(
             5, "prefix cache", f"{share:.1%} of the prompt tokens came from the cache", "Run with prefix caching off."
@@ -149,10 +150,10 @@ def client_ceiling(frame: CellFrame, ceiling: float | None) -> Iterator[GateFind
     Of several workers each is held to what one process can take in, so the busiest one decides.
     """
     requests = frame.all_requests  # what kept a mixed batch full came in over the same client
-    seconds = float(requests["done"].max() - requests["sent"].min())
+    seconds = float(requests.done.max() - requests.sent.min())
     if ceiling is None or not seconds > 0:
         return
-    chunks_per_s = float(requests["num_chunks"].sum()) / seconds * busiest_share(frame.data.client)
+    chunks_per_s = float(requests.num_chunks.sum()) / seconds * busiest_share(frame.data.client)
     if chunks_per_s * MIN_HEADROOM > ceiling:
         yield caution(
             11,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log
 
-import numpy as np
-
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import caution, invalid
 from specprof.analyse.results import Figure, GateFinding, Loops
@@ -22,13 +20,13 @@ BEYOND_CHANCE = 1.7  # half-widths of a 95% interval that make one of 99.9%: a s
 def failures(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 10: requests that failed are not silently left out."""
     failed = frame.failures
-    if failed.empty:
+    if not failed:
         return
     total = len(failed) + len(frame.requests)
     yield invalid(
         10,
         "failed requests",
-        f"{len(failed)} of {total} failed: {failed['error'].iloc[0]}",
+        f"{len(failed)} of {total} failed: {failed[0]}",
         "Mend that, remove the cell's folder under cells/, and run again: it is then measured anew.",
     )
 
@@ -37,7 +35,7 @@ def lengths(frame: CellFrame) -> Iterator[GateFinding]:
     """Gate 10: forced texts have the length asked for, and nobody was preempted."""
     cell, requests = frame.cell, frame.requests
     if cell.stop is Stop.FORCED:
-        short = int((requests["output_tokens"] != cell.max_tokens).sum())
+        short = int((requests.output_tokens != cell.max_tokens).sum())
         if short:
             yield invalid(
                 10,
@@ -46,7 +44,7 @@ def lengths(frame: CellFrame) -> Iterator[GateFinding]:
                 "Raise max_model_len, or ask for fewer tokens.",
             )
     else:
-        cut = int(((requests["finish_reason"] == "length") & (requests["output_tokens"] < cell.max_tokens)).sum())
+        cut = int(((requests.finish_reason == "length") & (requests.output_tokens < cell.max_tokens)).sum())
         if cut:
             yield invalid(
                 10,
@@ -61,7 +59,7 @@ def lengths(frame: CellFrame) -> Iterator[GateFinding]:
 def _beyond_the_drafter(frame: CellFrame) -> Iterator[GateFinding]:
     """A drafter with a shorter context than the target stops drafting in mid-text, and no counter says so."""
     limit = (frame.cell.speculative_config or {}).get("max_model_len")
-    longest = int((frame.requests["prompt_tokens"] + frame.requests["output_tokens"]).max())
+    longest = int((frame.requests.prompt_tokens + frame.requests.output_tokens).max())
     if limit and longest > int(limit):
         yield invalid(
             10,
@@ -143,10 +141,8 @@ def filler(frame: CellFrame) -> Iterator[GateFinding]:
     Copies of one prompt are answered alike, and are one prompt however often they are sent. Generated prompts (random
     tokens, filler) are cut to one length, which natural ones never have by themselves.
     """
-    requests = frame.requests.drop_duplicates("prompt_id")
-    texts = frame.lists("token_ids")
-    last_of_prompt = ~frame.requests["prompt_id"].duplicated(keep="last").to_numpy()
-    long_enough = [texts[row].tobytes() for row in np.flatnonzero(last_of_prompt & (texts.lengths >= MIN_TOKENS))]
+    prompts, texts = frame.requests.last_of_prompts, frame.lists("token_ids")
+    long_enough = [texts[row].tobytes() for row in prompts if texts.lengths[row] >= MIN_TOKENS]
     different = len(set(long_enough))
     if len(long_enough) >= MIN_PROMPTS_TO_COMPARE and 2 * different <= len(long_enough):
         yield invalid(
@@ -155,11 +151,11 @@ def filler(frame: CellFrame) -> Iterator[GateFinding]:
             f"{len(long_enough)} prompts were answered with {different} different text{'s' if different > 1 else ''}",
             "Use natural prompts, each its own; 'specprof prompts check' names the near-copies.",
         )
-    lengths_seen = set(requests["prompt_tokens"])
-    if len(requests) >= MIN_PROMPTS_OF_ONE_LENGTH and len(lengths_seen) == 1 and lengths_seen != {0}:  # 0: not counted
+    lengths_seen = set(frame.requests.prompt_tokens[prompts].tolist())
+    if len(prompts) >= MIN_PROMPTS_OF_ONE_LENGTH and len(lengths_seen) == 1 and lengths_seen != {0}:  # 0: not counted
         yield caution(
             14,
             "prompts of one length",
-            f"all {len(requests)} prompts have exactly {int(lengths_seen.pop())} tokens, as random or filler ones do",
+            f"all {len(prompts)} prompts have exactly {int(lengths_seen.pop())} tokens, as random or filler ones do",
             "Use natural text: acceptance on random or filler prompts says nothing about a workload.",
         )

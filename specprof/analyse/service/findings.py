@@ -17,7 +17,7 @@ from specprof.analyse.results import GateFinding
 from specprof.analyse.service.cell import OpenCell
 from specprof.analyse.service.rung import Rung, collapsed, dispatch_lag
 from specprof.analyse.thresholds import MAX_COUNTER_GAP
-from specprof.records import Phase, Stop
+from specprof.records import Stop
 
 MAX_DISPATCH_LAG = 0.05  # of the time to the first token, as asked or else as measured
 RUINOUS_DISPATCH_LAG = 0.20
@@ -96,17 +96,18 @@ def _failed(cell: OpenCell) -> Iterator[GateFinding]:
     """Gate 10: requests the engine failed. Those that were given up are late, and counted as such; those that kept the
     load up are cancelled when it is no longer needed.
     """
-    rows = cell.requests[cell.requests["phase"] != Phase.FILL.value]
-    failed = (~rows["finished"] & ~rows["timed_out"]).to_numpy(dtype=bool)
+    rows = cell.requests
+    failed = ~rows.finished & ~rows.timed_out & ~rows.filled
     if not failed.any():
         return
+    num_asked = int((~rows.filled).sum())
     errors = cell.frame.data.requests.select(["error"])["error"]
-    error = errors[int(rows.index[failed][0])].as_py() or "no token arrived"
-    found = invalid if failed.all() else caution
+    error = errors[int(failed.argmax())].as_py() or "no token arrived"
+    found = invalid if failed.sum() == num_asked else caution
     yield found(
         10,
         "failed requests",
-        f"{failed.sum()} of {len(failed)} failed: {error}",
+        f"{failed.sum()} of {num_asked} failed: {error}",
         "They count as lost. If the load did not cause it, mend that, remove the cell's folder and run again.",
     )
 
@@ -122,8 +123,8 @@ def _foreign(cell: OpenCell) -> Iterator[GateFinding]:
     if after.generation_tokens is None:
         return
     rows, longest = cell.requests, max(cell.arrivals.output_tokens, default=cell.cell.max_tokens)
-    own = float(rows["output_tokens"].sum())
-    unseen = float((longest - rows.loc[~rows["finished"], "output_tokens"]).sum())
+    own = float(rows.output_tokens.sum())
+    unseen = float((longest - rows.output_tokens[~rows.finished]).sum())
     server = after.generation_tokens - (before.generation_tokens or 0.0)
     if max(server - own - unseen, own - server) > MAX_COUNTER_GAP * max(server, own):
         yield invalid(
@@ -138,7 +139,7 @@ def _lengths(cell: OpenCell) -> Iterator[GateFinding]:
     """Gate 10: forced texts have the length that was asked for. A trace asks each for its own, and takes what comes."""
     if cell.cell.stop is not Stop.FORCED or cell.arrivals.output_tokens:
         return
-    lengths = cell.requests.loc[cell.requests["finished"], "output_tokens"]
+    lengths = cell.requests.output_tokens[cell.requests.finished]
     short = int((lengths != cell.cell.max_tokens).sum())
     if short:
         yield invalid(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from specprof.analyse import stats
-from specprof.analyse.frames import Mask
+from specprof.analyse.prompts import Prompts
+from specprof.analyse.requests import Mask
 from specprof.analyse.results import NOTHING, Figure, GateFinding, Percentiles, Severity
 from specprof.analyse.service.cell import OpenCell
 from specprof.analyse.service.spread import NUM_BATCHES, Latencies, ratio, share
@@ -53,7 +55,7 @@ class Rung:
     @cached_property
     def num_lost(self) -> int:
         """How many of them failed or were given up."""
-        return sum(int((cell.measured & ~cell.requests["finished"].to_numpy(dtype=bool)).sum()) for cell in self.cells)
+        return sum(int((cell.requests.measured & ~cell.requests.finished).sum()) for cell in self.cells)
 
     def on_target(self, confidence: float = CONFIDENCE) -> Figure:
         """Share of the measured requests that kept their latency targets."""
@@ -75,13 +77,17 @@ class Rung:
         """Requests completed inside the windows over those that were due there: 1 while the engine keeps up."""
         return ratio(self.by_batch(OpenCell.completed), self.due)
 
+    def measured(self, of: Callable[[OpenCell], NDArray[Any]]) -> NDArray[Any]:
+        """One value per request, of the measured requests of all cells."""
+        return np.concatenate([of(cell)[cell.requests.measured] for cell in self.cells])
+
     def pooled(self, column: str) -> Array:
         """A request column over the measured requests of all cells; with NaN where there is nothing to tell."""
-        return np.concatenate([cell.requests.loc[cell.measured, column].to_numpy(dtype=float) for cell in self.cells])
+        return self.measured(lambda cell: getattr(cell.requests, column)).astype(float)
 
     def latencies(self, column: str) -> Latencies:
         """A request column; a request counts where it was due."""
-        batches = [launch * NUM_BATCHES + c.batch_due[c.measured] for launch, c in enumerate(self.cells)]
+        batches = [launch * NUM_BATCHES + c.batch_due[c.requests.measured] for launch, c in enumerate(self.cells)]
         return Latencies.of(self.pooled(column), np.concatenate(batches), len(self.cells))
 
     def percentiles(self, column: str) -> Percentiles | None:
@@ -111,7 +117,7 @@ def _second_half(rung: Rung) -> tuple[int, int, int]:
     completed = int(rung.by_batch(OpenCell.completed)[:, half:].sum())
     under_way = 0
     for cell in rung.cells:
-        due, done = (cell.requests[name] for name in ("scheduled", "done"))
+        due, done = cell.requests.scheduled, cell.requests.done
         ends = (cell.arrivals.duration_s / 2, cell.arrivals.duration_s)
         under_way += sum(int(((due < at) & (at <= done)).sum()) for at in ends)
     return offered, completed, under_way
@@ -187,7 +193,7 @@ def _waterfall(rung: Rung, *, judged: bool) -> Waterfall:
 
     return Waterfall(
         raw_tok_s=stage(OpenCell.tokens),
-        finished_tok_s=stage(lambda cell: cell.tokens(cell.requests["finished"].to_numpy(dtype=bool))),
+        finished_tok_s=stage(lambda cell: cell.tokens(cell.requests.finished)),
         on_time_tok_s=stage(lambda cell: cell.tokens(cell.on_target)),
         effective_tok_s=stage(lambda cell: cell.tokens(cell.good)) if judged else NOTHING,
     )
@@ -195,12 +201,8 @@ def _waterfall(rung: Rung, *, judged: bool) -> Waterfall:
 
 def _fates(rung: Rung) -> Fates:
     """How the measured requests ended. Where texts were not judged, none of them is called bad."""
-
-    def among_measured(which: Callable[[OpenCell], Mask]) -> Mask:
-        return np.concatenate([which(cell)[cell.measured] for cell in rung.cells])
-
     finished, timed_out = (rung.pooled(name) > 0 for name in ("finished", "timed_out"))
-    kept, good = among_measured(lambda cell: cell.on_target), among_measured(lambda cell: cell.good)
+    kept, good = rung.measured(lambda cell: cell.on_target), rung.measured(lambda cell: cell.good)
     return Fates(
         offered=len(finished),
         good=int(good.sum()),
@@ -250,7 +252,10 @@ def _acceptance_length(rung: Rung) -> Figure | None:
     """AL of the measured requests that ended well, prompts as clusters; None where nothing was drafted."""
     if not rung.cell.speculative_config:
         return None
-    columns = ["prompt_id", "num_accepted", "num_steps"]
-    counts = pd.concat([cell.frame.requests[columns] for cell in rung.cells]).groupby("prompt_id").sum()
-    accepted, steps = (counts[name].to_numpy(dtype=float) for name in columns[1:])
+    requests = [cell.frame.requests for cell in rung.cells]
+    prompts = Prompts.of(np.concatenate([of_cell.prompt_id for of_cell in requests]))
+    accepted, steps = (
+        prompts.sums(np.nan_to_num(np.concatenate([getattr(of_cell, name) for of_cell in requests])))
+        for name in ("num_accepted", "num_steps")
+    )
     return stats.ratio(accepted, steps, offset=1.0) if steps.sum() else None

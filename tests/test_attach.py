@@ -137,11 +137,14 @@ def test_without_counters_nobody_could_see_them(tmp_path: Path) -> None:
     assert any("Foreign traffic cannot be seen" in note for note in figures.notes)
 
 
+@pytest.mark.parametrize("counters", [True, False])
 def test_a_server_that_goes_away_ends_the_run_and_keeps_what_is_sealed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "SETTLE_S", 60.0)  # two knocks in vain are its death; a busy machine may knock late
-    with running(Elsewhere(dies_after=12)) as server:
+    """Two knocks in vain are its death, and here they come long after the requests have failed."""
+    monkeypatch.setattr(loop, "SETTLE_S", 0.0)
+    monkeypatch.setattr(loop, "WATCH_PERIOD_S", 0.01)
+    with running(Elsewhere(dies_after=12, counters=counters)) as server:
         text = study_text({"off": server.base_url})
         with pytest.raises(EngineDied, match=server.base_url):
             measured(tmp_path, text)

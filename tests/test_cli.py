@@ -45,6 +45,36 @@ def test_a_mistyped_key_is_named_with_file_line_and_what_was_meant(study: Path) 
     assert "Traceback" not in refused.stderr
 
 
+TOO_LONG = "名" * 86  # 258 bytes, of which a file's name has 255 at most
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan NAME",
+        "run CONFIG --results NAME",
+        "report NAME",
+        "compare NAME NAME",
+        "policy NAME",
+        "explain NAME cell text --by me",
+        "publish NAME --out site",
+        "audit NAME",
+        "cost NAME",
+        "roofline --study NAME",
+        "roofline --model NAME",
+        "prompts check NAME",
+        "init NAME",
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused_by_name(command: str, study: Path, tmp_path: Path) -> None:
+    name = str(tmp_path / TOO_LONG)
+    refused = specprof(*command.replace("NAME", name).replace("CONFIG", str(study)).split())
+    assert refused.returncode == 2
+    assert name in refused.stderr
+    assert refused.stderr.startswith("specprof: ")
+    assert "Traceback" not in refused.stderr
+
+
 def test_a_mistyped_command_or_option_ends_in_2(study: Path) -> None:
     assert specprof("rnu", study).returncode == 2
     assert specprof("report", study.parent, "--format", "xml").returncode == 2

@@ -252,6 +252,12 @@ def test_a_folder_that_is_no_study_is_not_read(tmp_path):
         Store.existing(tmp_path)
 
 
+def test_a_name_that_no_folder_can_have_is_no_study(tmp_path):
+    """A name holds 255 bytes at most, and a Chinese character takes three."""
+    with pytest.raises(StoreError, match=r"is not a results folder\. Give one that 'specprof run' made"):
+        Store.existing(tmp_path / ("研" * 86))
+
+
 @pytest.mark.parametrize("written", [f"{HASH}\n", "", f"{HASH} one\n", f"{HASH} 1 2\n"])
 def test_a_folder_that_names_no_format_is_not_guessed_at(store, written):
     (store.root / "study.sha256").write_text(written)

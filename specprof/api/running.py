@@ -74,7 +74,7 @@ def _run(study: Study, text: str, root: Path, progress: Progress) -> Path:
             if num_blocks != study.looks[-1] and _is_enough(study, store):
                 progress.say(f"{store.root}: decided after {num_blocks} blocks.")
                 break
-        _measure_client(store)
+        _measure_client(store, progress)
         _score(study, make_plan(study), store, progress)
         _judge(study, make_plan(study), store, progress)
     return store.root
@@ -92,11 +92,15 @@ def _is_enough(study: Study, store: Store) -> bool:
     return enough(concluded.figures, study.target_half_width)
 
 
-def _measure_client(store: Store) -> None:
+def _measure_client(store: Store, progress: Progress) -> None:
     """Once per study, after its cells: nobody waits for it before the first request, and no engine is disturbed."""
     told = store.environment()
-    if told.get(CEILING, 0) is None and CEILING_PROBLEM not in told:
-        store.complete_environment(client())
+    if told.get(CEILING, 0) is not None or CEILING_PROBLEM in told:
+        return
+    found = client()
+    store.complete_environment(found)
+    if CEILING_PROBLEM in found:
+        progress.warn(f"Gate 11 cannot say how near the client came to its limit: {found[CEILING_PROBLEM]}.")
 
 
 def _measure(study: Study, plan: Plan, store: Store, progress: Progress) -> None:

@@ -5,58 +5,67 @@ from __future__ import annotations
 import errno
 import signal
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from specprof.cli import measuring, reading, tools
 from specprof.cli.app import app, console, errors
+from specprof.cli.outlet import outlasting_readers
 from specprof.errors import InputError, Interrupted, SpecprofError
 
 __all__ = ["app", "main", "measuring", "reading", "tools"]  # commands register themselves, in this order
 
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # one that takes no more, wherever it was written to
+_PLACE = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM)  # one that was named and that the system does not let us have
 
 
 def main() -> NoReturn:
     """Entry point: every SpecprofError becomes its message on stderr and its exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends a command as Ctrl-C does
+    with outlasting_readers():
+        code = _code_of_command()
+        if code == Interrupted.exit_code:
+            errors.print(
+                "specprof: interrupted. Sealed cells are kept; the same command goes on from there.", soft_wrap=True
+            )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # what is left to do needs no tidying up
+    sys.exit(code)
+
+
+def _code_of_command() -> int:
+    """Do what the command line says; the exit code, once what is wrong is told."""
     try:
         code = app(standalone_mode=False)  # returns the code of a typer.Exit, and of Ctrl-C
+        sys.stdout.flush()  # here, where a disk that takes no more is told
     except SpecprofError as problem:
         _complain(problem)
-        code = problem.exit_code
+        return problem.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        code = Interrupted.exit_code
+        return Interrupted.exit_code
     except OSError as problem:
-        if problem.errno not in _DISK:
+        if problem.errno in _DISK:
+            _complain(
+                f"{problem.filename or 'a file'}: cannot be written ({problem.strerror}). Sealed cells are safe; free "
+                "space, then run the same command again."
+            )
+        elif problem.errno in _PLACE and problem.filename is not None:
+            _complain(f"{problem.filename}: cannot be reached ({problem.strerror}). Name a file or folder that can.")
+        else:
             raise
-        _complain(
-            f"{problem.filename or 'a file'}: cannot be written ({problem.strerror}). Sealed cells are safe; free "
-            "space, then run the same command again."
-        )
-        code = InputError.exit_code
+        return InputError.exit_code
     except Exception as problem:
         if not hasattr(problem, "format_message"):  # not one of the command-line parser's own
             raise
         _complain(problem.format_message())
-        code = InputError.exit_code
-    if code == Interrupted.exit_code:
-        errors.print(
-            "specprof: interrupted. Sealed cells are kept; the same command goes on from there.", soft_wrap=True
-        )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # what is left to do needs no tidying up
-    sys.exit(code or 0)
+        return InputError.exit_code
+    return code or 0
 
 
 def _complain(problem: object) -> None:
     errors.print(f"specprof: {problem}", style="red", soft_wrap=True)
-
-
-def _interrupt(*_: Any) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _version(value: bool) -> None:

@@ -6,12 +6,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from specprof.engine import names
 from specprof.engine.protocol import Engine
 from specprof.errors import EngineError, InputError
 from specprof.measure.wire import RawStream
 from specprof.records import EngineFacts, Launch
 from specprof.study.attach import AttachEngine
 from specprof.study.config import Study
+
+KNOCK_S = 2.0
 
 
 def left_out(engine: Engine) -> Collection[str]:
@@ -30,6 +33,22 @@ def on_its_server(study: Study, launch: Launch) -> Launch:
         return launch
     off = next(name for name, arm in study.arms.items() if not arm.speculative_config)  # `require_sound_attach`
     return replace(launch, arm=off)
+
+
+def refuses_connections(engine: Engine) -> bool:
+    """Whether a server of somebody else's, of whose process nothing is known, takes no connections just now.
+
+    Two refusals in a row are its death (`engine.attach`). One that is too busy to answer refuses nothing.
+    """
+    if engine.facts().kind != "attach":
+        return False
+    try:
+        names.connect(*names.place_of(engine.base_url), KNOCK_S).close()
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 _OF_ONE_LAUNCH = frozenset({"arm", "not_reported", "fields_left_out", "metrics", "prefix_cache_reset", "hardware"})

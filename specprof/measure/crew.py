@@ -30,6 +30,7 @@ from specprof.study.clients import Clients
 LEAD_S = 0.2  # between telling the workers when to start, and starting
 POLL_S = 0.1  # how often a worker is asked how far it is
 SILENCE_S = 30.0  # a worker that does not answer for so long is lost
+LOOKS = 10  # in which so long is waited: a pause of this process is one of them, however long it lasts
 START_S = 120.0  # for a worker to be there: a cluster may have to bring a node up
 
 _clock = time.perf_counter_ns
@@ -210,10 +211,14 @@ class _Member:
 
     async def _answer(self, method: str, *arguments: Any) -> Any:
         """What a method that takes no time returns; WorkerLost where no answer comes."""
+        answer = asyncio.ensure_future(self.hand.call(method, *arguments))
         try:
-            return await asyncio.wait_for(self.hand.call(method, *arguments), SILENCE_S)
-        except TimeoutError:
-            raise WorkerLost(f"it did not answer for {SILENCE_S:g} s") from None
+            for _ in range(LOOKS):
+                if (await asyncio.wait({answer}, timeout=SILENCE_S / LOOKS))[0]:
+                    return answer.result()
+        finally:
+            answer.cancel()
+        raise WorkerLost(f"it did not answer for {SILENCE_S:g} s")
 
     async def _result(self, method: str, *arguments: Any, told: Callable[[], None] = lambda: None) -> Returned:
         """What a method that takes its time returns, for as long as the worker answers beside it."""

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from math import ceil
+from types import FrameType
 from typing import Any, TypeVar
 
 from specprof.engine.access import OPEN, Access
@@ -64,33 +65,46 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     import uvloop
 
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    try:
-        return runner.run(work)
-    finally:
-        with _interrupts_held():
+    loop = runner.get_loop()
+    task = loop.create_task(work)
+
+    def interrupt() -> None:
+        if not task.done():
+            loop.call_soon_threadsafe(task.cancel)
+
+    with _interrupts_held(interrupt):
+        try:
+            return loop.run_until_complete(task)
+        finally:
             runner.close()
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """An interrupt that comes meanwhile is raised afterwards: a loop that is left half closed, its threads on their way
-    back to it, ends in tracebacks of theirs.
+def _interrupts_held(on_interrupt: Callable[[], None]) -> Iterator[None]:
+    """What would raise KeyboardInterrupt while the block lasts calls `on_interrupt` instead, and raises it afterwards.
+
+    Raised in the middle of a callback it would pass for a fault of that connection, and the loop go on without it; and
+    a loop that is left half closed, its threads on their way back to it, ends in tracebacks of theirs.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    held = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in held:
-        signal.signal(number, lambda number, _frame: came.append(number))
+
+    def hold(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        on_interrupt()
+
+    raising = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is signal.default_int_handler]
+    for number in raising:
+        signal.signal(number, hold)
     try:
         yield
     finally:
-        for number, handler in held.items():
-            signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
+        for number in raising:
+            signal.signal(number, signal.default_int_handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @contextmanager

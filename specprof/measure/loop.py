@@ -15,7 +15,7 @@ from specprof.engine.start import start
 from specprof.errors import EngineDied, EngineError, InputError
 from specprof.measure import open_loop, wire
 from specprof.measure.agenda import Agenda
-from specprof.measure.attached import has_counters, require_let_in_still, require_same_server
+from specprof.measure.attached import has_counters, refuses_connections, require_let_in_still, require_same_server
 from specprof.measure.beside import beside
 from specprof.measure.client import Client, one_client
 from specprof.measure.clock import on_engine_clock, reading_on_engine_clock, time_scale
@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 WATCH_PERIOD_S = 0.25
 GAUGE_PERIOD_S = 1.0
+LAST_LOOKS = 8  # at an engine whose requests have failed, a period apart
 SETTLE_S = 2.0  # counters reach /metrics a little after the last token; wait this long at most
 _SETTLE_POLL_S = 0.05
 
@@ -158,7 +159,7 @@ async def _measure(
         require_let_in_still(engine, streams)
         requests = [wire.decode(stream, asked=_asked(cell, stream)) for stream in streams]
         if any(request.error not in (None, open_loop.CANCELLED) for request in requests):
-            await asyncio.sleep(SETTLE_S)  # a dying engine fails requests first: let its death be noticed, not sealed
+            await _outlives_its_failures(engine)
     return CellRecord(
         cell=cell,
         launch=launch,
@@ -219,12 +220,26 @@ async def unless_dead(engine: Engine, work: Awaitable[T]) -> T:
     except EngineDied:
         raise
     except Exception:
-        for _ in range(int(SETTLE_S / WATCH_PERIOD_S)):  # sockets may go before the process does
-            _raise_if_dead(engine)
-            await asyncio.sleep(WATCH_PERIOD_S)
+        await _outlives_its_failures(engine)
         raise
     finally:
         driving.cancel()
+
+
+async def _outlives_its_failures(engine: Engine) -> None:
+    """Return once an engine whose requests failed is seen to live on. EngineDied if it does not: a dying one fails
+    requests first, and its sockets may go before its process does.
+
+    Looks are counted, not seconds: however long this process was held up meanwhile, it has looked as often. The last
+    word is the server's own: one that takes no connections is waited for, until it does or is known to be dead.
+    """
+    for _ in range(LAST_LOOKS):
+        _raise_if_dead(engine)
+        await asyncio.sleep(WATCH_PERIOD_S)
+    while await asyncio.to_thread(refuses_connections, engine):
+        _raise_if_dead(engine)
+        await asyncio.sleep(WATCH_PERIOD_S)
+    _raise_if_dead(engine)
 
 
 def _raise_if_dead(engine: Engine) -> None:

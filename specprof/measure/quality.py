@@ -30,7 +30,8 @@ from specprof.study.load import BuiltIn, Command, Quality
 from specprof.study.plan import Plan
 from specprof.study.quality import RULES, Answer, Mark, can_judge, checks_of, in_words, mark
 
-LIMIT_S = 10.0  # for one text under a built-in check
+LIMIT_S = 10.0  # of a processor, for one text under a built-in check: a busy machine judges as an idle one does
+PATIENCE = 10  # times as long may pass, for a check that waits for something
 GRACE_S = 1.0
 JUDGED_ROLES = (Role.FIGURE, Role.OPEN)
 
@@ -132,7 +133,7 @@ def _marks(
 
 
 class Marker:
-    """Marks texts by the built-in checks, one at a time, each within `limit_s`. A context manager."""
+    """Marks texts by the built-in checks, one at a time, each within `limit_s` of a processor. A context manager."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
@@ -151,7 +152,7 @@ class Marker:
             connection.send((check, answer))
             judged: Mark = connection.recv()
         except (EOFError, OSError):
-            slow = self._stop() == -signal.SIGALRM
+            slow = self._stop() in (-signal.SIGPROF, -signal.SIGALRM)
             return Mark(None, f"took more than {self._limit_s:g} s to judge" if slow else "brought the check down")
         return judged
 
@@ -179,16 +180,22 @@ class Marker:
 
 
 def _serve(connection: Connection, limit_s: float) -> None:
-    """Answer until nobody asks any more. Whatever holds the interpreter, the system's alarm ends it."""
+    """Answer until nobody asks any more. Whatever holds the interpreter, the system's alarms end it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a run that is interrupted closes the connection
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
     with suppress(EOFError, OSError):
         while True:
             check, answer = connection.recv()
-            signal.setitimer(signal.ITIMER_REAL, limit_s)
+            _set_alarms(limit_s)
             judged = _mark_safely(check, answer)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            _set_alarms(0)
             connection.send(judged)
+
+
+def _set_alarms(limit_s: float) -> None:
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE * limit_s)
 
 
 def _mark_safely(check: BuiltIn, answer: Answer) -> Mark:

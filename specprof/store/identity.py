@@ -7,6 +7,7 @@ older results lack them and stay readable, and a reader that meets one it does n
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from difflib import unified_diff
 from pathlib import Path
@@ -24,7 +25,7 @@ Explain = Callable[[str], Sequence[str]]  # the study file as it was measured â†
 
 def is_written(root: Path) -> bool:
     """Whether the folder holds a study at all."""
-    return (root / _FILE).is_file()
+    return os.path.isfile(root / _FILE)  # noqa: PTH113 - Path.is_file raises for a name the system refuses
 
 
 def write_identity(root: Path, study_hash: str) -> None:

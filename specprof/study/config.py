@@ -241,7 +241,7 @@ class VerdictSpec(Strict):
 class Study(Strict):
     """Everything a study measures. Equal studies have equal `content_hash`es."""
 
-    study: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    study: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
     engine: EngineSpec
     arms: Annotated[Mapping[Name, Arm], Field(min_length=1)]
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]

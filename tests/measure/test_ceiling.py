@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -16,13 +17,15 @@ import pytest
 from specprof.api import running
 from specprof.cli import measuring, reading
 from specprof.measure import ceiling, environment, http1, load
-from specprof.measure.ceiling import EASY_PACE_S, OFFERED_PER_S, client_floor, flood_server
+from specprof.measure.ceiling import EASY_PACE_S, OFFERED_PER_S, STREAMS, client_floor, flood_server
 from specprof.measure.load import Order, closed_loop, connected
 from specprof.measure.wire import decode
 from specprof.records import Phase
 from specprof.store import Store
+from specprof.study.reading import parse_study
 from tests.running import ROOT, gone
 
+PAUSE_S = 2.0
 STUDY = """
 study: ceiling
 engine: {{kind: sim, preset: small, time_scale: 4}}
@@ -81,9 +84,8 @@ def test_no_server_is_left_when_the_block_ends():
 
 @pytest.fixture
 def _every_stage(monkeypatch):
-    """Every pace is tried twice, however long that takes, so that a machine that is busy elsewhere ends nothing."""
-    monkeypatch.setattr(ceiling, "cycle", lambda paces: [*paces, *paces])
-    monkeypatch.setattr(ceiling, "MEASURE_S", 120.0)
+    """Every pace has its turns, however long they take, so that a machine that is busy elsewhere ends nothing."""
+    monkeypatch.setattr(ceiling, "LONGEST_S", 120.0)
 
 
 @pytest.mark.usefixtures("_every_stage")
@@ -117,11 +119,36 @@ def test_a_client_that_needs_2_ms_a_read_cannot_take_in_more_than_500_a_second(m
 
 
 def test_a_ceiling_that_cannot_be_measured_is_absent_and_said_to_be(monkeypatch):
-    monkeypatch.setattr(ceiling, "MEASURE_S", 0.0)
+    monkeypatch.setattr(ceiling, "LONGEST_S", 0.0)
     assert environment.client() == {
         "client_ceiling_chunks_per_s": None,
         "client_ceiling_problem": "0.08 s of load took longer than 0 s",
     }
+
+
+def test_a_run_without_a_ceiling_says_so_where_it_is_read(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(ceiling, "LONGEST_S", 0.0)
+    with caplog.at_level("WARNING", logger="specprof"):
+        running.run(parse_study(STUDY.format(root=ROOT), "study.yaml"), tmp_path)
+    assert "Gate 11 cannot say how near the client came to its limit: 0.08 s of load took longer" in caplog.text
+
+
+@pytest.mark.usefixtures("_every_stage")
+@pytest.mark.parametrize("paused", [EASY_PACE_S, STREAMS / OFFERED_PER_S[0]])
+def test_a_machine_that_stands_still_for_a_while_has_a_floor_all_the_same(monkeypatch, paused):
+    """The first time a pace is kept everything rests for longer than all else takes; the same pace comes again."""
+    times, drive_once = count(), ceiling._drive
+
+    async def driven(session, num_chunks, pace_s):
+        if pace_s == paused and next(times) == 0:
+            asyncio.get_running_loop().call_later(0.03, time.sleep, PAUSE_S)
+        return await drive_once(session, num_chunks, pace_s)
+
+    monkeypatch.setattr(ceiling, "_drive", driven)
+    told = environment.client()
+    assert "client_ceiling_problem" not in told
+    assert told["client_ceiling_chunks_per_s"] > 640 / PAUSE_S, "as many as the stage offered that stood still"
+    assert told["client_itl_p99_error_ms"] / 1e3 < PAUSE_S / 2
 
 
 @pytest.mark.parametrize(

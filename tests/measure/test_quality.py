@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,15 @@ import pytest
 
 from specprof.decide.conclude import conclude
 from specprof.errors import InputError, StoreError
+from specprof.measure import quality
 from specprof.measure.quality import Marker, ask, judge_study, require_runnable, unjudged
+from specprof.measure.quality import _serve as serve
 from specprof.records import Arrivals, Phase, Role
 from specprof.store import Store
 from specprof.study.config import Study
-from specprof.study.load import Command
+from specprof.study.load import BuiltIn, Command
 from specprof.study.plan import Plan, make_plan
-from specprof.study.quality import Answer, Mark
+from specprof.study.quality import Answer, Mark, mark
 from specprof.study.reading import parse_study
 from tests.factory import distinct_tokens, make_cell, make_prompt, make_record, make_request
 from tests.running import ROOT, specprof, wait_gone
@@ -218,6 +222,32 @@ def test_a_check_without_end_is_ended_and_the_next_text_is_judged(schema: dict[s
         assert marker.mark("json", answer(text, schema)) == Mark(None, "took more than 3 s to judge")
         marker._limit_s = 60.0  # the next process may have to wait for a busy machine
         assert marker.mark("json", answer(GOOD)) == Mark(True)
+
+
+WAIT_S = 2.0
+
+
+def _serve_where_nobody_works(connection: Connection, limit_s: float) -> None:
+    """As a check is that the machine gives no time to."""
+
+    def late(check: BuiltIn, answer: Answer) -> Mark:
+        time.sleep(WAIT_S)
+        return mark(check, answer)
+
+    quality._mark_safely = late
+    serve(connection, limit_s)
+
+
+def test_a_text_is_judged_however_little_time_the_machine_has_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "_serve", _serve_where_nobody_works)
+    with Marker(limit_s=WAIT_S / 2) as marker:
+        assert marker.mark("json", answer(GOOD)) == Mark(True)
+
+
+def test_a_check_that_waits_for_ever_is_ended_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "_serve", _serve_where_nobody_works)
+    with Marker(limit_s=WAIT_S / 20) as marker:
+        assert marker.mark("json", answer(GOOD)) == Mark(None, "took more than 0.1 s to judge")
 
 
 def test_deep_python_cannot_bring_the_run_down() -> None:

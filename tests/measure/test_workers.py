@@ -27,7 +27,7 @@ from tests.engine.sim_cells import open_cell
 from tests.factory import make_cell, make_prompt
 from tests.measure.doubles import FakeEngine, at_work
 from tests.measure.sse import Vllm, serving
-from tests.running import wait_gone
+from tests.running import wait_gone, wait_until
 
 PROMPTS = {name: make_prompt(name) for name in make_cell(num_prompts=12).prompt_ids}
 
@@ -249,6 +249,31 @@ def test_a_worker_that_stops_answering_is_lost_and_ended(engine: FakeEngine, mon
         assert record.client.workers[0].lost == "it did not answer for 5 s"  # type: ignore[union-attr]
         assert sum(request.error is None for request in measured(record)) == 6
     assert not psutil.pid_exists(victim.pid)
+
+
+class Paused(ProcessHand):
+    """A worker that we ask how far it is just before this process stands still for longer than an answer may take."""
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        if method == "progress" and not self.asked:
+            asyncio.get_running_loop().call_soon(time.sleep, 2 * crew.SILENCE_S)
+            self.asked = True
+        return await super().call(method, *arguments)
+
+    asked = False
+
+
+def test_a_pause_of_this_process_loses_no_worker(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "SILENCE_S", 3.0)
+    workers = Crew(2, Paused)
+    try:
+        loop.measure(closed(num_prompts=2, max_tokens=1), PROMPTS, engine, 0, workers=workers)
+        with at_work(engine, lambda: wait_until(lambda: any(hand.asked for hand in workers._hands))):
+            record = loop.measure(closed(num_warmup=0), PROMPTS, engine, 0, workers=workers)
+    finally:
+        workers.stop()
+    assert [load.lost for load in record.client.workers] == [None, None]  # type: ignore[union-attr]
+    assert {request.error for request in record.requests} == {None}
 
 
 def test_a_worker_that_went_away_between_two_cells_is_replaced(engine: FakeEngine) -> None:

@@ -126,6 +126,14 @@ REFUSALS = {
         changed("ngram-k4:", "ngram/k4:"),
         "demo.yaml:5: arms.ngram/k4: use letters, digits and . _ - only, a letter or digit first",
     ),
+    "a study's name that no folder can have": (
+        changed("study: demo", f"study: {'d' * 201}"),
+        "demo.yaml:1: study: String should have at most 200 characters (it says 'ddd",
+    ),
+    "an arm's name that no folder can have": (
+        changed("ngram-k4:", f"{'臂' * 201}:"),
+        f"demo.yaml:5: arms.{'臂' * 74}…: String should have at most 200 characters",
+    ),
     "a verdict on an unknown protocol": (
         changed("protocol: forced", "protocol: force"),
         "verdicts 'batching' protocol: 'force' is not in this study",

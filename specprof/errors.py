@@ -16,6 +16,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+LONGEST_SHOWN = 80  # characters of what is wrong, where it may be of any length
+
+
+def shortened(text: str, most: int = LONGEST_SHOWN) -> str:
+    """A text that may be of any length, its end left out where it is too long to be read."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
 
 class SpecprofError(Exception):
     """Root of everything specprof raises on purpose."""

@@ -44,14 +44,14 @@ class Engine:
 def engine_of(environment: Mapping[str, Any]) -> Engine:
     """The engine an environment tells of: the mapping under `engine` (fields of EngineFacts), or its first launch's."""
     facts = _engine_facts(environment)
-    device = one_line(facts.get("device") or "")
+    device, extra = one_line(facts.get("device") or ""), facts.get("extra")
     return Engine(
         name=_proper_name(one_line(facts.get("name") or facts.get("kind") or "engine unknown")),
         version=one_line(facts.get("version") or ""),
         device=device.upper() if device.isalpha() and len(device) <= 4 else device,
         model=one_line(facts.get("model") or ""),
         cache="warm prefix cache" if environment.get("cache") == "replay" else "",
-        rehearsal=one_line((facts.get("extra") or {}).get("rehearsal") or ""),
+        rehearsal=one_line(extra.get("rehearsal") or "") if isinstance(extra, Mapping) else "",
     )
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specprof.columns import REQUEST_SCHEMA, SCORE_SCHEMA, CellData
-from specprof.errors import StoreError
+from specprof.errors import LONGEST_SHOWN, StoreError, shortened
 from specprof.records import (
     Arrivals,
     CachePolicy,
@@ -84,10 +84,12 @@ def read_cell(folder: Path, recent: RecentColumns) -> CellData:
         )
     except _NotKnownHereError as problem:
         raise StoreError(
-            f"{folder}: was measured by a newer specprof: it has {problem}, which this one does not know. Use that one."
+            f"{folder}: was measured by a newer specprof: it has {shortened(str(problem))}, which this one does not "
+            "know. Use that one."
         ) from None
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException) as problem:
-        raise StoreError(f"{folder}: cannot be read ({problem}). Remove the folder to measure it again.") from None
+        why = shortened(str(problem), 4 * LONGEST_SHOWN)
+        raise StoreError(f"{folder}: cannot be read ({why}). Remove the folder to measure it again.") from None
 
 
 def _vouched(path: Path, digest: str) -> bytes:

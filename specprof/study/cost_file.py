@@ -24,8 +24,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BeforeValidator, ValidationError
 
-from specprof.errors import InputError
-from specprof.study.strict import Strict, find, nearest, says, shortened, together, yaml_mapping
+from specprof.errors import InputError, shortened
+from specprof.study.strict import Strict, find, nearest, says, together, yaml_mapping
 
 SMALLEST, LARGEST = 1e-9, 1e18  # beyond these a float's arithmetic, not the reader's, would decide
 LONGEST_LABEL = 80

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, product, zip_longest
 from typing import Any
 
-from specprof.errors import InputError
+from specprof.errors import InputError, shortened
 from specprof.records import CachePolicy, Cell, Interference, Launch, Phase, Prompt, Role, Sampling, Stop, phase_due
 from specprof.study import quality
 from specprof.study.attach import ADDRESS_KEYS
@@ -27,7 +27,6 @@ from specprof.study.load import Trace
 from specprof.study.mix import mixed_streams, mixed_tag
 from specprof.study.prompts import load_suite, load_workload, suite_hash
 from specprof.study.schedule import Schedule, open_schedules
-from specprof.study.strict import shortened
 
 PREFILL = "prefill"  # the protocol name of prefill cells
 SENTINEL = "sentinel"

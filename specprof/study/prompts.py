@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specprof.errors import InputError
+from specprof.errors import InputError, shortened
 from specprof.records import Prompt
 from specprof.study.config import HubDataset, Workload
-from specprof.study.strict import shortened
 
 FIELDS = ("id", "tag", "lang", "prompt", "messages", "license")
 OPTIONAL_FIELDS = ("schema",)

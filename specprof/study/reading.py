@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from specprof.errors import InputError
+from specprof.errors import InputError, shortened
 from specprof.study.attach import AttachEngine
 from specprof.study.config import (
     Arm,
@@ -35,7 +35,7 @@ from specprof.study.interference import InterferenceSpec
 from specprof.study.load import Command, Goodput, Rates, Targets, Trace
 from specprof.study.paths import with_paths
 from specprof.study.starter import is_in_starter
-from specprof.study.strict import LONGEST_MESSAGE, Strict, find, nearest, says, shortened, together, yaml_mapping
+from specprof.study.strict import LONGEST_MESSAGE, Strict, find, nearest, says, together, yaml_mapping
 from specprof.study.withheld import secret_among
 
 

@@ -15,12 +15,11 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from specprof.errors import InputError
+from specprof.errors import LONGEST_SHOWN, InputError, shortened
 
 MOST = 2**31 - 1  # of anything counted: what engines and records keep in 32 bits
 MOST_REPEATED = 10_000  # values that aliases may stand for; a study's own repeat a few dozen
 MOST_ERRORS = 20  # of one file, told at once
-LONGEST_SHOWN = 80  # characters of a value that is wrong
 LONGEST_MESSAGE = 800  # of one error, which may name several
 
 # Beside its own errors PyYAML lets those of its converters through: `!!int ''`, `!!timestamp x`, `1:59:…` for ever.
@@ -136,11 +135,6 @@ def find(node: yaml.Node, location: tuple[Any, ...]) -> tuple[int, int]:
 def one_line(problem: Exception) -> str:
     """An error's text without its line breaks."""
     return " ".join(str(problem).split())
-
-
-def shortened(text: str, most: int = LONGEST_SHOWN) -> str:
-    """A text that may be of any length, its end left out where it is too long to be read."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def shown(given: object) -> str:

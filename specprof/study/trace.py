@@ -27,8 +27,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from specprof.errors import InputError
-from specprof.study.strict import MOST, nearest, shortened, shown
+from specprof.errors import InputError, shortened
+from specprof.study.strict import MOST, nearest, shown
 
 MAX_SECONDS = 1e12  # beyond it a clock of this size tells no milliseconds
 UNPACKS_TO = 200  # times its size: traces pack to a tenth or so, and what packs better is there to fill a memory

@@ -33,8 +33,8 @@ from specprof.analyse.audit.claim import (
     SpeculationClaim,
     in_words,
 )
-from specprof.errors import InputError
-from specprof.study.strict import find, nearest, shortened, together, yaml_document
+from specprof.errors import InputError, shortened
+from specprof.study.strict import find, nearest, together, yaml_document
 
 _SECTIONS: Mapping[str, type] = {
     "speculation": SpeculationClaim,

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from specprof.analyse.results import StudyFigures
 from specprof.publish.figures import Draw, Hand, each_in_turn, sketches
-from specprof.publish.pictures.style import house_style
+from specprof.publish.pictures.style import Sheet, house_style
 
 
 @contextmanager
@@ -105,11 +105,10 @@ def _send(pipe: IO[bytes], told: Any) -> None:
 
 def main() -> None:
     """Draw for whoever started this process, until that ends."""
-    import matplotlib.backends.backend_agg  # noqa: F401 - loaded while the figures are not there yet
-
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whoever prints must not write among the answers
     with suppress(EOFError), house_style():
+        Sheet(1).png()  # loads all that drawing needs while the figures are not there yet
         planned = sketches(pickle.load(sys.stdin.buffer))  # noqa: S301 - written by our own parent
         while True:
             _send(answers, planned[pickle.load(sys.stdin.buffer)].draw())  # noqa: S301

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from io import BytesIO
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from specprof.analyse.results import StudyFigures
 from specprof.publish.figures import draw
@@ -58,6 +61,23 @@ def test_a_name_of_any_length_leaves_room_for_what_is_drawn(name: str, small: St
     cells = tuple(cell if cell.arm == "off" else replace(cell, method=name) for cell in small.cells)
     gains = tuple(replace(gain, method=name) for gain in small.gains)
     assert draw(replace(small, cells=cells, gains=gains))
+
+
+def test_a_packed_picture_keeps_the_papers_white_and_the_arms_colours_as_they_are() -> None:
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    with style.house_style():
+        sheet = style.Sheet(1)
+        panel = sheet.panel(0)
+        panel.set_xlim(0, len(style.ARM_COLOURS))
+        for place, colour in enumerate(style.ARM_COLOURS):
+            panel.add_patch(Rectangle((place, 0), 1, 1, color=colour))
+        drawn = np.asarray(Image.open(BytesIO(sheet.png())).convert("RGB"), dtype=int)
+    assert drawn[0, 0].tolist() == [255, 255, 255]
+    for colour in style.ARM_COLOURS:
+        off = np.abs(drawn - np.round(np.multiply(to_rgb(colour), 255))).max(axis=2)
+        assert np.count_nonzero(off <= 2) > 1000, colour
 
 
 def test_dollars_are_not_mathematics() -> None:

@@ -41,7 +41,7 @@ DPI = 200  # twice the 100 pixels per inch the page shows
 MAX_COLUMNS = 3
 LONGEST_LABEL = 29  # characters: many more leave no room for what is drawn
 LEGEND_LINE_IN, LEGEND_CHARACTER_IN, LEGEND_HANDLE_IN = 0.2, 0.068, 0.54  # at 9 points
-PNG_COLOURS = 128  # flat drawings need no more, and the file is a third of the size
+PNG_COLOURS = 256  # flat drawings need no more, and the file is a third of the size
 
 _CHINESE_FONTS = (
     "Noto Sans CJK SC",
@@ -209,7 +209,9 @@ class Sheet:
 
     def png(self) -> bytes:
         """The picture as a small PNG at twice the size it is shown at."""
-        return _small_png(self.agg)
+        packed = _small_png(self.agg)
+        del self.agg.renderer  # all its pixels: what was drawn is a cycle, and waits for the garbage collector
+        return packed
 
 
 def _legend_columns(labels: Sequence[str], width: float) -> int:
@@ -224,10 +226,13 @@ def _small_png(canvas: Any) -> bytes:
     from PIL import Image
 
     canvas.draw()
-    packed = BytesIO()
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-    image = image.quantize(PNG_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    image.save(packed, "png", optimize=True)
+    image = image.quantize(PNG_COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    palette = np.array(image.getpalette(), np.uint8).reshape(-1, 3)
+    palette[np.asarray(image)[0, 0]] = 255  # the paper's white, which the octree rounds down
+    image.putpalette(palette.tobytes())
+    packed = BytesIO()
+    image.save(packed, "png")
     return packed.getvalue()
 
 

@@ -17,11 +17,17 @@ from __future__ import annotations
 from pathlib import Path
 
 LONGEST_SHOWN = 80  # characters of what is wrong, where it may be of any length
+LONGEST_REASON = 300  # of why, in a library's words
 
 
 def shortened(text: str, most: int = LONGEST_SHOWN) -> str:
     """A text that may be of any length, its end left out where it is too long to be read."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def reason(problem: Exception) -> str:
+    """What an error says, on one line, without what a file may hold beyond that."""
+    return shortened(" ".join(str(problem).split()), LONGEST_REASON)
 
 
 class SpecprofError(Exception):

@@ -20,7 +20,7 @@ from specprof.analyse.quality import QualityFigures
 from specprof.analyse.results import StudyFigures
 from specprof.analyse.sampled import SurpriseFigures
 from specprof.analyse.service_results import ServiceFigures
-from specprof.errors import InputError
+from specprof.errors import LONGEST_REASON, InputError, reason, shortened
 from specprof.publish.card import SCHEMA_VERSION, headline_key, headlines, schema_problem
 from specprof.publish.fitness import claim_address, claim_objections
 from specprof.publish.numbers import one_line
@@ -73,11 +73,13 @@ def _document(path: Path) -> dict[str, Any]:
     except OSError as problem:
         raise InputError(f"{path}: cannot be read ({problem.strerror}).") from None
     except (ValueError, RecursionError) as problem:
-        raise InputError(f"{path}: is not JSON ({problem}). Give a card.json that 'specprof report' wrote.") from None
+        raise InputError(
+            f"{path}: is not JSON ({reason(problem)}). Give a card.json that 'specprof report' wrote."
+        ) from None
     if not isinstance(told, dict) or not isinstance(told.get("headlines"), list):
         raise InputError(f"{path}: is no card: it has no headlines. Give a card.json that 'specprof report' wrote.")
     if told.get("schema_version") != SCHEMA_VERSION:
-        found = one_line(told.get("schema_version", "none"))
+        found = shortened(one_line(told.get("schema_version", "none")))
         raise InputError(
             f"{path}: schema_version {found}, this specprof reads {SCHEMA_VERSION}. Use the version that wrote it."
         )
@@ -101,7 +103,11 @@ def _require_claim(path: Path, claim: Any) -> None:
     if not isinstance(claim, Mapping):
         raise InputError(f"{path}: a headline is no JSON object. Give a card.json that 'specprof report' wrote.")
     for objection in claim_objections(claim):
-        raise InputError(f"{path}: headline {claim_address(claim)} cannot be published. {objection.words}")
+        raise InputError(f"{path}: headline {_address(claim)} cannot be published. {objection.words}")
+
+
+def _address(claim: Mapping[str, Any]) -> str:
+    return shortened(claim_address(claim), LONGEST_REASON)
 
 
 def _require_schema(path: Path, card: Mapping[str, Any]) -> None:
@@ -118,7 +124,7 @@ def _backed(path: Path, card: Mapping[str, Any]) -> list[dict[str, Any]]:
         if line is None or not _same(claim, line):
             says = "no fit cell of this card stands behind it" if line is None else "its cell says something else"
             raise InputError(
-                f"{path}: headline {claim_address(claim)} cannot be published: {says}. Write the card again with "
+                f"{path}: headline {_address(claim)} cannot be published: {says}. Write the card again with "
                 "'specprof report STUDY', or publish the results folder."
             )
     return [lines[headline_key(claim)] for claim in card["headlines"]]

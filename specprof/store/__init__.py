@@ -24,18 +24,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from specprof.columns import REQUEST_SCHEMA, CellData, cell_data, score_table
-from specprof.errors import StoreError
+from specprof.errors import StoreError, reason
 from specprof.records import CellRecord, EngineFacts, TextMarks, TextScores
 from specprof.store import identity
 from specprof.store.cells import CELL, COUNTERS, REQUESTS, SEAL, cell_json, counters_json, read_cell, read_scores
 from specprof.store.files import now, read_json, read_text, sha256, sync, sync_folder, write, write_json, writing
 from specprof.store.identity import Explain
+from specprof.store.kinds import require_facts
 from specprof.store.lock import exclusive
 from specprof.store.requests import RecentColumns
 
 __all__ = ["DeclaredVerdict", "Store", "now"]
-
-LONGEST_TOLD = 300  # characters of what is wrong with a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class Store:
         try:
             return {name: DeclaredVerdict(**line) for name, line in read_json(path).items()}
         except (AttributeError, TypeError) as problem:
-            raise StoreError(f"{path}: holds no declared verdicts ({_told(problem)}). Restore it.") from None
+            raise StoreError(f"{path}: holds no declared verdicts ({reason(problem)}). Restore it.") from None
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -234,10 +233,11 @@ class Store:
         for path in (self.root / "launches").glob("*/facts.json"):
             told = read_json(path)
             try:
+                require_facts(told)
                 found[int(path.parent.name)] = EngineFacts(**{**told, "argv": tuple(told["argv"])})
             except (KeyError, TypeError, ValueError) as problem:
                 raise StoreError(
-                    f"{path}: holds no engine facts ({_told(problem)}). Restore it, or remove it."
+                    f"{path}: holds no engine facts ({reason(problem)}). Restore it, or remove it."
                 ) from None
         return dict(sorted(found.items()))
 
@@ -274,13 +274,9 @@ class Store:
                 raise ValueError("not one mark for each request")
             return TextMarks(dict(told["checks"]), told["digest"], good, why)
         except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as problem:
-            raise StoreError(f"{path}: holds no marks ({_told(problem)}). Remove it to judge the cell again.") from None
-
-
-def _told(problem: Exception) -> str:
-    """What an error says, without what a file may hold beyond that."""
-    text = str(problem)
-    return text if len(text) <= LONGEST_TOLD else f"{text[: LONGEST_TOLD - 1]}…"
+            raise StoreError(
+                f"{path}: holds no marks ({reason(problem)}). Remove it to judge the cell again."
+            ) from None
 
 
 def _when(data: CellData) -> tuple[int, int, str]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specprof.columns import REQUEST_SCHEMA, SCORE_SCHEMA, CellData
-from specprof.errors import LONGEST_SHOWN, StoreError, shortened
+from specprof.errors import StoreError, reason, shortened
 from specprof.records import (
     Arrivals,
     CachePolicy,
@@ -88,8 +88,9 @@ def read_cell(folder: Path, recent: RecentColumns) -> CellData:
             "know. Use that one."
         ) from None
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException) as problem:
-        why = shortened(str(problem), 4 * LONGEST_SHOWN)
-        raise StoreError(f"{folder}: cannot be read ({why}). Remove the folder to measure it again.") from None
+        raise StoreError(
+            f"{folder}: cannot be read ({reason(problem)}). Remove the folder to measure it again."
+        ) from None
 
 
 def _vouched(path: Path, digest: str) -> bytes:
@@ -125,7 +126,9 @@ def read_scores(path: Path) -> pa.Table:
         table = pq.read_table(path, page_checksum_verification=True)
         return table.select(SCORE_SCHEMA.names).cast(SCORE_SCHEMA)
     except (OSError, KeyError, ValueError, pa.ArrowException) as problem:
-        raise StoreError(f"{path}: cannot be read ({problem}). Remove the file to score the cell again.") from None
+        raise StoreError(
+            f"{path}: cannot be read ({reason(problem)}). Remove the file to score the cell again."
+        ) from None
 
 
 def _cell(told: dict[str, Any]) -> Cell:

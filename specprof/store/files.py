@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from specprof.errors import StoreError
+from specprof.errors import StoreError, reason
 
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # some network file systems know no fsync of a folder
 
@@ -49,7 +49,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
-        raise StoreError(f"{path}: cannot be read ({problem}). Restore it, or remove it.") from None
+        raise StoreError(f"{path}: cannot be read ({reason(problem)}). Restore it, or remove it.") from None
 
 
 def read_json(path: Path) -> Any:
@@ -57,7 +57,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
-        raise StoreError(f"{path}: cannot be read ({problem}). Restore it, or remove it.") from None
+        raise StoreError(f"{path}: cannot be read ({reason(problem)}). Restore it, or remove it.") from None
 
 
 def sync(path: Path) -> None:

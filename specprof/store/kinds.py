@@ -1,4 +1,4 @@
-"""Whether a sealed cell's files hold what their records say: a seal proves that nothing changed, not that it was true.
+"""Whether files of results hold what their records say: a seal proves that nothing changed, not that it was true.
 
 A folder may come from somebody else, and whoever made up a cell could seal it. What is of the wrong kind is refused
 here, once, so that no analysis meets a text where a number belongs.
@@ -6,14 +6,16 @@ here, once, so that no analysis meets a text where a number belongs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
 from specprof.columns import REQUEST_SCHEMA
-from specprof.records import Cell, ClientLoad, Counters, HardwareReading
+from specprof.records import Cell, ClientLoad, Counters, EngineFacts, HardwareReading
 
 _PARTS: Mapping[str, Any] = {
     "cell": Cell,
@@ -27,6 +29,22 @@ _PARTS: Mapping[str, Any] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """Of what an engine told beyond its facts that which figures and gates are made of."""
+
+    rehearsal: str | None = None
+    stage_shares: tuple[float, ...] | None = None
+    step_bytes: int | None = None
+    time_scale: float = 1.0
+    tensor_parallel_size: int | None = None
+    data_parallel_size: int | None = None
+    arm: str = ""
+    not_reported: tuple[str, ...] = ()
+    fields_left_out: tuple[str, ...] = ()
+    hardware: dict[str, Any] | None = None
+
+
 def require_kinds(told: Mapping[str, Any], requests: pa.Schema) -> None:
     """Raise ValueError naming the first value of a wrong kind in a cell's parts, or column of one in its requests."""
     for name, kind in _PARTS.items():
@@ -38,11 +56,17 @@ def require_kinds(told: Mapping[str, Any], requests: pa.Schema) -> None:
             raise ValueError(f"requests.{field.name} is {'missing' if found is None else f'of type {found}'}")
 
 
+def require_facts(told: Mapping[str, Any]) -> None:
+    """Raise ValueError naming the first value of a wrong kind in the facts of an engine."""
+    _require_kind("facts", EngineFacts, told)
+    _require_kind("extra", _Extra, told.get("extra", {}))
+
+
 def _require_kind(name: str, kind: Any, value: Any) -> None:
     from pydantic import ValidationError
 
     try:
-        _checker(kind).validate_python(value)
+        _checker(kind).validate_json(json.dumps(value), strict=True)
     except ValidationError as problem:
         first = problem.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, (name, *first["loc"])))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specprof.errors import StoreError
+from specprof.errors import StoreError, reason
 
 KEPT_BYTES = 256 * 2**20
 
@@ -71,5 +71,7 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         with pq.ParquetFile(path) as file:
             table = file.read(columns=list(names))
     except (OSError, pa.ArrowException) as problem:
-        raise StoreError(f"{path}: cannot be read any more ({problem}). Restore it, or remove the cell.") from None
+        raise StoreError(
+            f"{path}: cannot be read any more ({reason(problem)}). Restore it, or remove the cell."
+        ) from None
     return {name: table[name] for name in names}

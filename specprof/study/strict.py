@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from specprof.errors import LONGEST_SHOWN, InputError, shortened
+from specprof.errors import LONGEST_SHOWN, InputError, reason, shortened
 
 MOST = 2**31 - 1  # of anything counted: what engines and records keep in 32 bits
 MOST_REPEATED = 10_000  # values that aliases may stand for; a study's own repeat a few dozen
@@ -59,7 +59,7 @@ def yaml_document(text: str, name: str, otherwise: str = "is not valid YAML") ->
         _require_plain(node)
         return loader.construct_document(node), node
     except _NOT_YAML as problem:
-        raise InputError(f"{name}: {otherwise}: {shortened(one_line(problem), 4 * LONGEST_SHOWN)}") from None
+        raise InputError(f"{name}: {otherwise}: {reason(problem)}") from None
 
 
 def yaml_mapping(text: str, name: str, otherwise: str) -> tuple[dict[Any, Any], yaml.Node]:
@@ -130,11 +130,6 @@ def find(node: yaml.Node, location: tuple[Any, ...]) -> tuple[int, int]:
         else:
             return line, depth
     return line, len(location)
-
-
-def one_line(problem: Exception) -> str:
-    """An error's text without its line breaks."""
-    return " ".join(str(problem).split())
 
 
 def shown(given: object) -> str:

@@ -6,7 +6,7 @@ LOWEST_VENV ?= .venv-lowest
 AUDIT_VENV ?= .venv-audit
 INSTANTS ?= 200
 MINUTES ?= 30
-WORLDS ?= $(if $(PAGE),50,4)
+WORLDS ?= $(if $(PAGE),50,30)
 BIN := $(VENV)/bin
 
 .PHONY: help install demo test test-fast check bench faults soak fuzz test-lowest audit coverage-study test-litellm test-llamacpp coverage mutants package clean
@@ -33,7 +33,7 @@ check: install ## lint, types, and the tests that need no engine
 	$(BIN)/mypy
 	$(BIN)/pytest -m "not engine and not study" -n auto
 
-bench: install ## the load client beside others, analysis, time to a decision in four worlds; a quarter of an hour, nothing else running
+bench: install ## the load client beside others, analysis, time to a decision in thirty worlds; a quarter of an hour, nothing else running
 	$(BIN)/python -m benchmarks.clients --rounds 3 $(if $(PAGE),--write $(PAGE))
 	$(BIN)/python -m benchmarks.analysis $(if $(PAGE),--write $(PAGE))
 	$(BIN)/python -m benchmarks.simulator $(if $(PAGE),--write $(PAGE))

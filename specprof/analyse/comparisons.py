@@ -72,7 +72,7 @@ def divergence(mine: Texts, theirs: Texts) -> Divergence:
 def texts(frame: CellFrame) -> Texts:
     """The texts of a cell; of a prompt that was sent more than once, the last."""
     units = frame.lists("token_ids") if frame.names_tokens else _characters(frame)
-    rows = frame.requests.last_of_prompts
+    rows = frame.last_of_prompts
     return Texts(frame.requests.prompt_id[rows], units.take(rows, units.lengths[rows]))
 
 

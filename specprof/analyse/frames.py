@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from specprof.analyse.requests import COLUMNS, NS, Mask, Requests, numbers
 from specprof.analyse.stats import Array
 from specprof.columns import CellData, ragged
-from specprof.ragged import Ragged
+from specprof.ragged import Indices, Ragged
 from specprof.records import Cell, Phase
 from specprof.study.loops import Repetition, repetition
 
@@ -77,6 +77,12 @@ class CellFrame:
         """X: all output tokens over the wall, tok/s; NaN if nothing came."""
         tokens = float(self.requests.output_tokens.sum())
         return tokens / self.wall_s if tokens and self.wall_s > 0 else float("nan")
+
+    @cached_property
+    def last_of_prompts(self) -> Indices:
+        """Rows of `requests`: of a prompt that was sent more than once that of the last. Shape (prompts,)."""
+        rows = {name: row for row, name in enumerate(self.requests.prompt_id)}
+        return np.array(sorted(rows.values()), dtype=np.int64)
 
     @property
     def gaps(self) -> Array:

@@ -51,7 +51,8 @@ def loop_evidence(series: Series, ends: Mapping[str, int]) -> Loops | None:
         parts = np.concatenate([getattr(one, kept) for one in texts])
         return stats.ratio(prompts.sums(parts[:, 0]), prompts.sums(parts[:, 1]))
 
-    calm = np.isin(series.prompts.names, prompts.names[~loops])
+    calm_names = frozenset(prompts.names[~loops])
+    calm = np.array([name in calm_names for name in series.prompts.names], dtype=bool)
     return Loops(
         num_requests_flagged=int(np.count_nonzero(flagged)),
         share_of_tokens_flagged=int(flagged.sum()) / total,

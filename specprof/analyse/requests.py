@@ -78,12 +78,6 @@ class Requests:
         wanted = frozenset(names)
         return np.array([name in wanted for name in self.prompt_id], dtype=bool)
 
-    @property
-    def last_of_prompts(self) -> NDArray[np.int64]:
-        """Their places, of a prompt that was sent more than once that of the last. Shape (prompts,)."""
-        places = {name: place for place, name in enumerate(self.prompt_id)}
-        return np.array(sorted(places.values()), dtype=np.int64)
-
     def by_stream(self, fold: np.ufunc, values: Array) -> Array:
         """Values folded over the requests of each stream: added up, or the earliest or latest. Shape (streams,)."""
         order = np.argsort(self.stream, kind="stable")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 from typing import Annotated, NoReturn
@@ -23,6 +24,7 @@ _PLACE = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM)  # one that was named a
 
 def main() -> NoReturn:
     """Entry point: every SpecprofError becomes its message on stderr and its exit code."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own keeps tens of megabytes to itself
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends a command as Ctrl-C does
     with outlasting_readers():
         code = _code_of_command()

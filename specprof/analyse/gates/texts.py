@@ -141,8 +141,8 @@ def filler(frame: CellFrame) -> Iterator[GateFinding]:
     Copies of one prompt are answered alike, and are one prompt however often they are sent. Generated prompts (random
     tokens, filler) are cut to one length, which natural ones never have by themselves.
     """
-    prompts, texts = frame.requests.last_of_prompts, frame.lists("token_ids")
-    long_enough = [texts[row].tobytes() for row in prompts if texts.lengths[row] >= MIN_TOKENS]
+    prompts, texts = frame.last_of_prompts, frame.lists("token_ids")
+    long_enough = [texts[row].tobytes() for row in prompts[texts.lengths[prompts] >= MIN_TOKENS]]
     different = len(set(long_enough))
     if len(long_enough) >= MIN_PROMPTS_TO_COMPARE and 2 * different <= len(long_enough):
         yield invalid(

@@ -88,7 +88,7 @@ def main() -> None:
                 )
             )
     text = page.table(("requests", "tokens", "on disk", "`specprof report`", "peak memory"), rows)
-    made = page.made("python -m benchmarks.analysis", "numpy", "pandas", "pyarrow", "scipy")
+    made = page.made("python -m benchmarks.analysis", "numpy", "pyarrow", "scipy")
     text += f"\n\n{NUM_CELLS} cells. {made}"
     print(text)
     if options.write:

@@ -77,7 +77,7 @@ def main() -> None:
     rows += [(f"`specprof {' '.join(of)}`", f"{start_s(of):.2f} s (target {limit})") for of, limit in COMMANDS]
     text = page.table(("", ""), rows) + (
         f"\n\nMeasuring is limited by, own time of each: {profile(1)}. "
-        f"{page.made('python -m benchmarks.simulator', 'numpy', 'pandas', 'scipy')}"
+        f"{page.made('python -m benchmarks.simulator', 'numpy', 'scipy')}"
     )
     print(text)
     if options.write:

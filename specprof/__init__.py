@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 
 __all__ = ["EngineError", "InputError", "Results", "SpecprofError", "Study", "__version__", "load", "run"]
 
-_HOMES = {  # loaded when first asked for: `import specprof` and `specprof --help` must not bring pandas
+_HOMES = {  # loaded when first asked for: `import specprof` and `specprof --help` must not bring pyarrow
     "EngineError": "specprof.errors",
     "InputError": "specprof.errors",
     "Results": "specprof.api.results",

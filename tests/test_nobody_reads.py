@@ -104,7 +104,7 @@ def test_a_report_writes_its_files_and_ends_quietly(to: str, results: Path) -> N
         "plan {root}/configs/demo.yaml",
         "report {results} --format json",
         "compare {results} {results} --format json",
-        "cost {root}/configs/cost-reversal.yaml",
+        "cost {root}/configs/cost-reversal.yaml --out {results}/cost.png",
         "roofline --format json",
     ],
 )

@@ -363,12 +363,41 @@ def test_facts_of_a_launch_come_back(store):
     assert store.facts() == {0: facts}
 
 
-@pytest.mark.parametrize("told", ["{", "[]", "{}", '{"argv": [], "colour": "red"}'])
+_NAMED = '"kind": "sim", "name": "", "version": "", "model": "", "model_hash": "", "argv": []'
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *("{", "[]", "{}", '{"argv": [], "colour": "red"}'),
+        *(
+            f'{{{_NAMED}, "{name}": {value}}}'
+            for name, value in (("max_num_seqs", '"8"'), ("env", "[]"), ("extra", "true"))
+        ),
+        *(
+            f'{{{_NAMED}, "extra": {{"{name}": {value}}}}}'
+            for name, value in (("time_scale", "0"), ("hardware", '{"gpus": 5}'), ("tensor_parallel_size", '"2"'))
+        ),
+    ],
+)
 def test_broken_facts_are_named(store, told):
     _, folder = store.new_launch()
     (folder / "facts.json").write_text(told)
     with pytest.raises(StoreError, match=r"launches/0/facts\.json"):
         store.facts()
+
+
+def test_facts_of_the_right_kinds_are_read(store):
+    _, folder = store.new_launch()
+    extra = '{"time_scale": 4, "hardware": {"driver": "1", "gpus": [{"index": 0, "uuid": "x"}]}, "colour": "red"}'
+    (folder / "facts.json").write_text(f'{{{_NAMED}, "extra": {extra}}}')
+    assert store.facts()[0].extra["colour"] == "red"
+
+
+def test_an_environment_of_another_kind_is_named(store):
+    store.write_environment({"gpus": 5})
+    with pytest.raises(StoreError, match=r"environment\.json.*environment\.gpus"):
+        store.environment()
 
 
 def test_the_first_run_s_environment_is_kept(store):

@@ -1,4 +1,4 @@
-"""Sealed cells → frames: the measured requests of each, every METHOD 1 quantity a column (`requests.Requests`).
+"""Sealed cells, each with its measured requests, every METHOD 1 quantity a column of them (`requests.Requests`).
 
 Warm-ups and failed requests are records too; `requests` keeps the measured ones that ended as asked, `failures` those
 that did not. What only filled a mixed batch is in `all_requests` beside the measured ones.

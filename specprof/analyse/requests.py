@@ -1,7 +1,6 @@
 """What METHOD 1 says of each request, as columns: seconds, tokens and tok/s, one value a request.
 
-Arrays of one type stand here and no frame of many: who analyses a study then loads no more than numpy. Notebooks get
-frames of the same columns (`api.results`).
+Arrays, so that nobody needs pandas to analyse a study; notebooks get frames of the same columns (`api.frames`).
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Requests:
 
     def where(self, rows: Mask) -> Requests:
         """Those of them. `rows`: shape (requests,)."""
-        return Requests(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        return Requests(**{name: values[rows] for name, values in self.columns().items()})
 
     def of_prompts(self, names: Collection[str]) -> Mask:
         """Which of them were sent one of these prompts."""

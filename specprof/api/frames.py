@@ -16,6 +16,8 @@ from specprof.errors import InputError
 try:
     import pandas as pd
 except ModuleNotFoundError as missing:
+    if missing.name != "pandas":
+        raise
     raise InputError("Frames need pandas, which is not installed: pip install 'specprof[notebook]'.") from missing
 
 _PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -109,6 +111,7 @@ _REQUEST: Mapping[str, tuple[str, str]] = {
     "text": ("text", "what the model wrote: untrusted"),
 }
 _INSTANTS = ["sent_s", "first_s", "last_s", "done_s"]
+_COUNTS = ("prompt_tokens", "cached_tokens", "num_steps", "num_drafted", "num_accepted")  # whole, where all are told
 
 REQUEST_COLUMNS: Mapping[str, str] = {
     "cell": "key of the cell: the folder's name below cells/",
@@ -186,6 +189,7 @@ def _requests(frame: CellFrame) -> pd.DataFrame:
     columns = {**frame.requests.columns(), "text": frame.texts().to_pylist()}
     renamed = pd.DataFrame({ours: columns[theirs] for ours, (theirs, _) in _REQUEST.items()})
     renamed[_INSTANTS] -= renamed["sent_s"].min()
+    renamed = renamed.astype({name: int for name in _COUNTS if renamed[name].notna().all()})
     known = {
         "cell": cell.key,
         "role": cell.role.value,

@@ -19,21 +19,32 @@ __all__ = ["app", "main", "measuring", "reading", "tools"]  # commands register 
 
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # one that takes no more, wherever it was written to
-_PLACE = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM)  # one that was named and that the system does not let us have
+_PLACE = (
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ELOOP,
+)  # one that was named and that the system does not let us have
 
 
 def main() -> NoReturn:
     """Entry point: every SpecprofError becomes its message on stderr and its exit code."""
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own keeps tens of megabytes to itself
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own keeps tens of megabytes
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends a command as Ctrl-C does
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is not
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     with outlasting_readers():
         code = _code_of_command()
         if code == Interrupted.exit_code:
             errors.print(
                 "specprof: interrupted. Sealed cells are kept; the same command goes on from there.", soft_wrap=True
             )
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)  # what is left to do needs no tidying up
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.default_int_handler:
+                signal.signal(number, signal.SIG_DFL)  # what is left to do needs no tidying up
     sys.exit(code)
 
 

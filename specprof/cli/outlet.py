@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
 
@@ -19,7 +19,12 @@ from typing import Any, TextIO, cast
 def outlasting_readers() -> Iterator[None]:
     """While the block lasts, all that is printed may lose its reader. A stream that was closed to us has none."""
     with redirect_stdout(_outlet(sys.stdout)), redirect_stderr(_outlet(sys.stderr)):
-        yield
+        try:
+            yield
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):
+                    stream.flush()
 
 
 def _outlet(stream: TextIO | None) -> TextIO:

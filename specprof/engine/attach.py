@@ -33,6 +33,7 @@ _SPECULATES = (
     "not, or write down what it was started with, e.g. {{speculative_config: {{method: ngram, num_speculative_tokens: "
     "4}}}}."
 )
+_SIZES = ("max_num_seqs", "pipeline_parallel_size", "tensor_parallel_size", "data_parallel_size")  # whole, or unknown
 _SWITCHED_BY_USER = frozenset({"enable_prefix_caching"})  # `cache: replay` asks for it; the server's owner sets it
 
 
@@ -177,7 +178,8 @@ def _learn(base_url: str, access: Access, served: Served, launch: Launch) -> Dia
 
 
 def _facts(served: Served, learned: Dialect, launch: Launch, resets: bool, took_s: float) -> EngineFacts:
-    max_num_seqs = served.settings.get("max_num_seqs")
+    sizes = {name: served.settings.get(name) for name in _SIZES}
+    told = {name: size for name, size in sizes.items() if isinstance(size, int) and not isinstance(size, bool)}
     return EngineFacts(
         kind="attach",
         name=served.name,
@@ -185,11 +187,11 @@ def _facts(served: Served, learned: Dialect, launch: Launch, resets: bool, took_
         model=served.model,
         model_hash=f"served:{served.model}",  # nobody can look at its files
         device="",
-        pipeline_parallel_size=int(served.settings.get("pipeline_parallel_size") or 1),
-        max_num_seqs=max_num_seqs if isinstance(max_num_seqs, int) else None,
+        pipeline_parallel_size=told.get("pipeline_parallel_size") or 1,
+        max_num_seqs=told.get("max_num_seqs"),
         start_s=round(took_s, 1),
         extra={
-            **served.settings,
+            **{name: value for name, value in served.settings.items() if name not in sizes or name in told},
             "arm": launch.arm,
             "not_reported": list(_not_reported(served, learned, launch)),
             "fields_left_out": list(learned.left_out),

@@ -17,6 +17,7 @@ from specprof.measure.wire import RawStream
 MAX_LINE_BYTES = 64 * 1024  # of a head, a chunk's size line, or trailers
 MAX_LENGTH_DIGITS = 18
 CLOSE_S = 1.0
+LOOKS = 10  # in which the silence of a stream is measured: seconds also pass while this process stands still
 
 _END_OF_LINE = b"\r\n"
 _END_OF_HEAD = b"\r\n\r\n"
@@ -239,7 +240,8 @@ class Connection(asyncio.Protocol):
         self._ended: asyncio.Future[None] | None = None
         self._head = b""
         self._body: Body | None = None
-        self._last_ns = 0
+        self._last_ns = self._heard_ns = 0
+        self._looks = 0
         self._may_stay = True
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self.idle_since = self._loop.time()
@@ -264,8 +266,9 @@ class Connection(asyncio.Protocol):
             raise ConnectionError("the server closed it before anything was sent")
         self._raw, self._head, self._body = raw, b"", None
         self._ended = self._loop.create_future()
-        self._watching = self._loop.call_later(self._silence_s, self._watch)
-        raw.sent_ns = self._last_ns = _clock()
+        self._watching = self._loop.call_later(self._silence_s / LOOKS, self._watch)
+        raw.sent_ns = self._last_ns = self._heard_ns = _clock()
+        self._looks = 0
         self._transport.write(request)
         try:
             await self._ended
@@ -279,12 +282,16 @@ class Connection(asyncio.Protocol):
         self.idle_since = self._loop.time()
 
     def _watch(self) -> None:
-        """Fail an exchange that has been silent; look again later at one that has not."""
-        silent_s = (_clock() - self._last_ns) / 1e9
-        if silent_s >= self._silence_s:
+        """Fail an exchange that was silent at so many looks; look again later at one that was not.
+
+        A pause of this process is one look, however long it lasts: what came meanwhile is read before the next.
+        """
+        self._looks = self._looks + 1 if self._last_ns == self._heard_ns else 0
+        self._heard_ns = self._last_ns
+        if self._looks >= LOOKS:
             self._fail(Silent())
         elif self._raw is not None:
-            self._watching = self._loop.call_later(self._silence_s - silent_s, self._watch)
+            self._watching = self._loop.call_later(self._silence_s / LOOKS, self._watch)
 
     def data_received(self, data: bytes) -> None:
         """Keep a read, its time first."""

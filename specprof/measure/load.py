@@ -28,6 +28,7 @@ IDLE_S = 300  # closed loops keep their connections busy; one that the server le
 LAG_PERIOD_S = 0.010
 TIMER_S = 0.001  # how coarse the event loop's timers are
 SWITCH_INTERVAL_S = 0.0005
+FORCED = 3  # interrupts of somebody who does not wait for what is being tidied up
 FILL_ROUNDS = 16  # how often a content of a mix is sent again at most: an engine that refuses all of it must not spin
 
 T = TypeVar("T")
@@ -84,21 +85,26 @@ def _interrupts_held(on_interrupt: Callable[[], None]) -> Iterator[None]:
     """What would raise KeyboardInterrupt while the block lasts calls `on_interrupt` instead, and raises it afterwards.
 
     Raised in the middle of a callback it would pass for a fault of that connection, and the loop go on without it; and
-    a loop that is left half closed, its threads on their way back to it, ends in tracebacks of theirs.
+    a loop that is left half closed, its threads on their way back to it, ends in tracebacks of theirs. The third one is
+    raised at once. Whoever handles a signal in another way is left alone.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
 
-    def hold(number: int, _frame: FrameType | None) -> None:
+    def hold(number: int, frame: FrameType | None) -> None:
         came.append(number)
+        if len(came) >= FORCED:
+            signal.default_int_handler(number, frame)
         on_interrupt()
 
-    raising = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is signal.default_int_handler]
-    for number in raising:
-        signal.signal(number, hold)
+    raising = [
+        n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.default_int_handler
+    ]
     try:
+        for number in raising:
+            signal.signal(number, hold)
         yield
     finally:
         for number in raising:

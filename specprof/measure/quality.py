@@ -152,9 +152,16 @@ class Marker:
             connection.send((check, answer))
             judged: Mark = connection.recv()
         except (EOFError, OSError):
-            slow = self._stop() in (-signal.SIGPROF, -signal.SIGALRM)
-            return Mark(None, f"took more than {self._limit_s:g} s to judge" if slow else "brought the check down")
+            return Mark(None, self._why(self._stop()))
         return judged
+
+    def _why(self, exit_code: int | None) -> str:
+        """Why a text was not judged, by how the process ended that was to do it."""
+        if exit_code == -signal.SIGPROF:
+            return f"took more than {self._limit_s:g} s of a processor to judge"
+        if exit_code == -signal.SIGALRM:
+            return f"was not judged within {PATIENCE * self._limit_s:g} s"
+        return "brought the check down"
 
     def _start(self) -> tuple[Any, Connection]:
         spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads of whoever runs us, half

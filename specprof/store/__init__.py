@@ -30,7 +30,7 @@ from specprof.store import identity
 from specprof.store.cells import CELL, COUNTERS, REQUESTS, SEAL, cell_json, counters_json, read_cell, read_scores
 from specprof.store.files import now, read_json, read_text, sha256, sync, sync_folder, write, write_json, writing
 from specprof.store.identity import Explain
-from specprof.store.kinds import require_facts
+from specprof.store.kinds import require_facts, require_machine
 from specprof.store.lock import exclusive
 from specprof.store.requests import RecentColumns
 
@@ -225,6 +225,10 @@ class Store:
         told = read_json(path) if path.is_file() else {}
         if not isinstance(told, dict):
             raise StoreError(f"{path}: holds no environment. Restore it, or remove it.")
+        try:
+            require_machine(told)
+        except ValueError as problem:
+            raise StoreError(f"{path}: holds no environment ({reason(problem)}). Restore it, or remove it.") from None
         return told
 
     def facts(self) -> dict[int, EngineFacts]:

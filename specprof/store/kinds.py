@@ -10,11 +10,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
+from annotated_types import Gt
 
 from specprof.columns import REQUEST_SCHEMA
+from specprof.errors import shortened
 from specprof.records import Cell, ClientLoad, Counters, EngineFacts, HardwareReading
 
 _PARTS: Mapping[str, Any] = {
@@ -30,19 +32,35 @@ _PARTS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Card:
+    """A GPU, as a launch or an environment tells of it."""
+
+    index: int | None = None
+    name: str | None = None
+    max_pcie_generation: int | None = None
+    max_pcie_width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Hardware:
+    gpus: tuple[_Card, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Extra:
     """Of what an engine told beyond its facts that which figures and gates are made of."""
 
     rehearsal: str | None = None
     stage_shares: tuple[float, ...] | None = None
     step_bytes: int | None = None
-    time_scale: float = 1.0
+    time_scale: Annotated[float, Gt(0)] = 1.0
+    dtype: str | None = None
     tensor_parallel_size: int | None = None
     data_parallel_size: int | None = None
     arm: str = ""
     not_reported: tuple[str, ...] = ()
     fields_left_out: tuple[str, ...] = ()
-    hardware: dict[str, Any] | None = None
+    hardware: _Hardware | None = None
 
 
 def require_kinds(told: Mapping[str, Any], requests: pa.Schema) -> None:
@@ -62,15 +80,20 @@ def require_facts(told: Mapping[str, Any]) -> None:
     _require_kind("extra", _Extra, told.get("extra", {}))
 
 
+def require_machine(told: Mapping[str, Any]) -> None:
+    """Raise ValueError naming the first value of a wrong kind in what an environment tells of its hardware."""
+    _require_kind("environment", _Hardware, told)
+
+
 def _require_kind(name: str, kind: Any, value: Any) -> None:
     from pydantic import ValidationError
 
     try:
-        _checker(kind).validate_json(json.dumps(value), strict=True)
+        _checker(kind).validate_json(json.dumps(value), strict=True)  # of JSON alone a list may stand for a tuple
     except ValidationError as problem:
         first = problem.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, (name, *first["loc"])))
-        raise ValueError(f"{place[:80]}: {first['msg']}") from None
+        raise ValueError(f"{shortened(place)}: {first['msg']}") from None
 
 
 @cache

@@ -13,12 +13,13 @@ import pytest
 
 from specprof.measure.load import run
 
-NUMBERS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NUMBERS = pytest.mark.parametrize("number", ALL)
 
 
 @pytest.fixture(autouse=True)
 def _as_in_the_command() -> Iterator[None]:
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ALL}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -83,6 +84,24 @@ def test_whoever_handles_a_signal_himself_is_told_at_once_and_the_work_goes_on(n
         return list(came)
 
     assert run(work()) == [number]
+
+
+@NUMBERS
+def test_the_third_signal_waits_for_nothing_that_is_being_tidied_up(number: int) -> None:
+    went_on: list[bool] = []
+
+    async def work() -> None:
+        try:
+            signal.raise_signal(number)
+            await asyncio.sleep(20)
+        finally:
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+            went_on.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(work())
+    assert not went_on
 
 
 def test_work_that_nobody_interrupts_gives_what_it_found() -> None:

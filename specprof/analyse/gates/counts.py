@@ -72,7 +72,7 @@ def _counters_consistent(frame: CellFrame) -> Iterator[GateFinding]:
     if (requests.num_accepted > requests.num_drafted).any():
         wrong.append("more tokens accepted than drafted")
     drafted = draft_length(frame.cell.speculative_config)
-    steps, accepted = requests.num_steps.sum(), requests.num_accepted.sum()
+    steps, accepted = np.nansum(requests.num_steps), np.nansum(requests.num_accepted)
     if drafted and steps and acceptance_length(accepted, steps) > drafted + 1:
         wrong.append(f"AL {acceptance_length(accepted, steps):.2f} above K + 1 = {drafted + 1}")
     wrong += _histogram_problems(frame)

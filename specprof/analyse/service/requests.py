@@ -82,7 +82,9 @@ class OpenRequests:
     @classmethod
     def of(cls, table: pa.Table, chunks: Chunks, cell: Cell, begins_ns: int) -> OpenRequests:
         """METHOD 1's latencies of the `COLUMNS` of a requests table. Lost: infinite."""
-        scheduled, sent, done = ((table[name].to_numpy() - begins_ns) / NS for name in COLUMNS[4:7])
+        scheduled, sent, done = (
+            (table[name].to_numpy() - begins_ns) / NS for name in ("scheduled_ns", "sent_ns", "done_ns")
+        )
         first, last, first_tokens = chunks.edges()
         output_tokens, came = chunks.sums(), np.isfinite(first)
         finished = table["error"].is_null().to_numpy() & (output_tokens > 0)

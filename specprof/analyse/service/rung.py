@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specprof.analyse import stats
-from specprof.analyse.prompts import Prompts
+from specprof.analyse.evidence import Series
 from specprof.analyse.requests import Mask
 from specprof.analyse.results import NOTHING, Figure, GateFinding, Percentiles, Severity
 from specprof.analyse.service.cell import OpenCell
@@ -77,13 +77,13 @@ class Rung:
         """Requests completed inside the windows over those that were due there: 1 while the engine keeps up."""
         return ratio(self.by_batch(OpenCell.completed), self.due)
 
-    def measured(self, of: Callable[[OpenCell], NDArray[Any]]) -> NDArray[Any]:
+    def of_measured(self, of: Callable[[OpenCell], NDArray[Any]]) -> NDArray[Any]:
         """One value per request, of the measured requests of all cells."""
         return np.concatenate([of(cell)[cell.requests.measured] for cell in self.cells])
 
     def pooled(self, column: str) -> Array:
         """A request column over the measured requests of all cells; with NaN where there is nothing to tell."""
-        return self.measured(lambda cell: getattr(cell.requests, column)).astype(float)
+        return self.of_measured(lambda cell: getattr(cell.requests, column)).astype(float)
 
     def latencies(self, column: str) -> Latencies:
         """A request column; a request counts where it was due."""
@@ -202,7 +202,7 @@ def _waterfall(rung: Rung, *, judged: bool) -> Waterfall:
 def _fates(rung: Rung) -> Fates:
     """How the measured requests ended. Where texts were not judged, none of them is called bad."""
     finished, timed_out = (rung.pooled(name) > 0 for name in ("finished", "timed_out"))
-    kept, good = rung.measured(lambda cell: cell.on_target), rung.measured(lambda cell: cell.good)
+    kept, good = rung.of_measured(lambda cell: cell.on_target), rung.of_measured(lambda cell: cell.good)
     return Fates(
         offered=len(finished),
         good=int(good.sum()),
@@ -252,10 +252,5 @@ def _acceptance_length(rung: Rung) -> Figure | None:
     """AL of the measured requests that ended well, prompts as clusters; None where nothing was drafted."""
     if not rung.cell.speculative_config:
         return None
-    requests = [cell.frame.requests for cell in rung.cells]
-    prompts = Prompts.of(np.concatenate([of_cell.prompt_id for of_cell in requests]))
-    accepted, steps = (
-        prompts.sums(np.nan_to_num(np.concatenate([getattr(of_cell, name) for of_cell in requests])))
-        for name in ("num_accepted", "num_steps")
-    )
+    accepted, steps = Series(tuple(cell.frame for cell in rung.cells)).clusters("num_accepted", "num_steps")
     return stats.ratio(accepted, steps, offset=1.0) if steps.sum() else None

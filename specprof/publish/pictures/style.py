@@ -41,7 +41,7 @@ DPI = 200  # twice the 100 pixels per inch the page shows
 MAX_COLUMNS = 3
 LONGEST_LABEL = 29  # characters: many more leave no room for what is drawn
 LEGEND_LINE_IN, LEGEND_CHARACTER_IN, LEGEND_HANDLE_IN = 0.2, 0.068, 0.54  # at 9 points
-PNG_COLOURS = 256  # flat drawings need no more, and the file is a third of the size
+PNG_COLOURS = 256  # flat drawings need no more
 
 _CHINESE_FONTS = (
     "Noto Sans CJK SC",
@@ -208,7 +208,7 @@ class Sheet:
         )
 
     def png(self) -> bytes:
-        """The picture as a small PNG at twice the size it is shown at."""
+        """The picture as a small PNG at twice the size it is shown at. To be asked for once."""
         packed = _small_png(self.agg)
         del self.agg.renderer  # all its pixels: what was drawn is a cycle, and waits for the garbage collector
         return packed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +45,32 @@ def test_a_command_that_reads_no_results_loads_no_heavy_library(command: list[st
     loaded = set(told.stderr.split())
     assert "specprof" in loaded
     assert not HEAVY & loaded
+
+
+def test_an_interrupt_that_a_library_would_swallow_while_it_loads_still_ends_a_run(tmp_path: Path) -> None:
+    """As pydantic's core does where it asks Python for a pattern."""
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        f"study: stopped\nengine: {{kind: sim, preset: small}}\narms: {{'off': {{}}}}\n"
+        f"workloads: [{{tag: code, suite: {ROOT}/prompts/code.jsonl}}]\n"
+        "protocols: {forced: {stop: forced, output_tokens: 8}}\nconcurrency: [1]\nprompts: 2\n"
+    )
+    script = """
+import signal, sys
+from specprof.cli import main
+
+class Swallows:
+    def find_spec(self, name, path, target=None):
+        if name == "specprof.study.config":
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                pass
+
+sys.meta_path.insert(0, Swallows())
+main()
+"""
+    command = [sys.executable, "-c", script, "run", str(study), "--results", str(tmp_path), "--no-report"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 130
+    assert "interrupted" in told.stderr

@@ -10,6 +10,7 @@ import typer
 from specprof.cli.app import ConfigArgument, app, console, errors
 from specprof.cli.completion import study_files
 from specprof.errors import EngineError, InputError
+from specprof.interrupts import interrupts_held
 
 if TYPE_CHECKING:
     from specprof.study.config import Study
@@ -85,8 +86,9 @@ def run(
     report_after: Annotated[bool, typer.Option("--report/--no-report", help="Report when all is measured.")] = True,
 ) -> None:
     """Measure with live progress, resume by itself, then report."""
-    from specprof.api.running import run as measure
-    from specprof.terminal import TerminalProgress
+    with interrupts_held():  # a library that is interrupted while it loads may swallow it, or crash
+        from specprof.api.running import run as measure
+        from specprof.terminal import TerminalProgress
 
     folder = measure(config, results, progress=TerminalProgress(console, errors))
     if report_after:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from math import ceil
-from types import FrameType
 from typing import Any, TypeVar
 
 from specprof.engine.access import OPEN, Access
+from specprof.interrupts import interrupts_held
 from specprof.measure.http1 import BadAnswer, Silent
 from specprof.measure.others import Others
 from specprof.measure.session import Session
@@ -28,7 +26,6 @@ IDLE_S = 300  # closed loops keep their connections busy; one that the server le
 LAG_PERIOD_S = 0.010
 TIMER_S = 0.001  # how coarse the event loop's timers are
 SWITCH_INTERVAL_S = 0.0005
-FORCED = 3  # interrupts of somebody who does not wait for what is being tidied up
 FILL_ROUNDS = 16  # how often a content of a mix is sent again at most: an engine that refuses all of it must not spin
 
 T = TypeVar("T")
@@ -62,7 +59,12 @@ async def connected(
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a client's work to its end, on uvloop: a turn of it costs a fraction of what asyncio's own loop takes."""
+    """Run a client's work to its end, on uvloop: a turn of it costs a fraction of what asyncio's own loop takes.
+
+    An interrupt ends it between two turns. Raised in the middle of a callback it would pass for a fault of that
+    connection, and the loop go on without it; and a loop that is left half closed, its threads on their way back to it,
+    ends in tracebacks of theirs.
+    """
     import uvloop
 
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
@@ -73,44 +75,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         if not task.done():
             loop.call_soon_threadsafe(task.cancel)
 
-    with _interrupts_held(interrupt):
+    with interrupts_held(interrupt):
         try:
             return loop.run_until_complete(task)
         finally:
             runner.close()
-
-
-@contextmanager
-def _interrupts_held(on_interrupt: Callable[[], None]) -> Iterator[None]:
-    """What would raise KeyboardInterrupt while the block lasts calls `on_interrupt` instead, and raises it afterwards.
-
-    Raised in the middle of a callback it would pass for a fault of that connection, and the loop go on without it; and
-    a loop that is left half closed, its threads on their way back to it, ends in tracebacks of theirs. The third one is
-    raised at once. Whoever handles a signal in another way is left alone.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        if len(came) >= FORCED:
-            signal.default_int_handler(number, frame)
-        on_interrupt()
-
-    raising = [
-        n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.default_int_handler
-    ]
-    try:
-        for number in raising:
-            signal.signal(number, hold)
-        yield
-    finally:
-        for number in raising:
-            signal.signal(number, signal.default_int_handler)
-        if came:
-            signal.raise_signal(came[0])
 
 
 @contextmanager

@@ -113,8 +113,12 @@ def test_parameters_replace_single_values() -> None:
             "contents": {"code": {"prompt_spread": 0.3}, "poem": {"conditional_acceptance": [0.3, 0.2]}},
             "hardware": {"stage_shares": [0.5, 0.5]},
             "faults": {"foreign": {"rate_per_s": 2, "content": "json"}},
+            "prefill": {"speed_tok_s": 0.1},
+            "scheduler": {"max_num_seqs": 8.0},
         },
     )
+    assert machine.prefill.speed_tok_s == 0.1
+    assert repr(machine.scheduler.max_num_seqs) == "8", "whole, as it is stored and shown"
     assert machine.seed == 5 and machine.noise.step_sigma == 0.1
     assert machine.contents["code"].prompt_spread == 0.3
     assert machine.contents["code"].chars_per_token == machine_of("small").contents["code"].chars_per_token
@@ -132,6 +136,7 @@ def test_parameters_replace_single_values() -> None:
         ("small", {"noise": 3}, "parameters.noise: is a group"),
         ("small", {"seed": {"a": 1}}, "parameters.seed: is a single value"),
         ("small", {"noise": {"step_sigma": "much"}}, "needs a number, not 'much'"),
+        ("small", {"scheduler": {"max_num_seqs": 7.5}}, "scheduler.max_num_seqs: needs a whole number, not 7.5"),
         ("small", {"hardware": {"stage_shares": [0.5]}}, "stage_shares must sum to 1"),
     ],
 )

@@ -246,7 +246,7 @@ def _value(old: Any, value: Any, hint: object, where: str) -> Any:
         return tuple(value)
     if isinstance(old, (int, float)) and not isinstance(value, (int, float)):
         raise InputError(f"{where}: needs a number, not {value!r}.")
-    if isinstance(old, int) and isinstance(value, float):
+    if hint in (int, int | None) and isinstance(value, float):
         if not value.is_integer():
             raise InputError(f"{where}: needs a whole number, not {value!r}.")
         return int(value)

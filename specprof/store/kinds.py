@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Any
 
 import pyarrow as pa
-from annotated_types import Gt
+from pydantic import PositiveFloat, TypeAdapter, ValidationError
 
 from specprof.columns import REQUEST_SCHEMA
 from specprof.errors import shortened
@@ -53,7 +53,7 @@ class _Extra:
     rehearsal: str | None = None
     stage_shares: tuple[float, ...] | None = None
     step_bytes: int | None = None
-    time_scale: Annotated[float, Gt(0)] = 1.0
+    time_scale: PositiveFloat = 1.0
     dtype: str | None = None
     tensor_parallel_size: int | None = None
     data_parallel_size: int | None = None
@@ -86,8 +86,6 @@ def require_machine(told: Mapping[str, Any]) -> None:
 
 
 def _require_kind(name: str, kind: Any, value: Any) -> None:
-    from pydantic import ValidationError
-
     try:
         _checker(kind).validate_json(json.dumps(value), strict=True)  # of JSON alone a list may stand for a tuple
     except ValidationError as problem:
@@ -98,6 +96,4 @@ def _require_kind(name: str, kind: Any, value: Any) -> None:
 
 @cache
 def _checker(kind: Any) -> Any:
-    from pydantic import TypeAdapter
-
     return TypeAdapter(kind)

@@ -270,6 +270,7 @@ class ClientLoad:
     workers: tuple[WorkerLoad, ...] = ()  # empty: this process alone sent everything
     num_connects: int = 0  # requests that had to connect first: part of their client queue, and of no time from `sent`
     connect_max_s: float | None = None  # the longest of them took, by the clock of the client
+    kernel_timed: float | None = None  # share of its reads with the kernel's time, others have its own; None: not noted
 
 
 @dataclass(frozen=True, slots=True)

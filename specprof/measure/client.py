@@ -61,7 +61,7 @@ class OneClient:
         async with beside(watch.run()):
             with undisturbed():
                 streams, lags_s = await self._send(on_done, others)
-            return Driven(streams, watch.load(streams, lags_s))
+            return Driven(streams, watch.load(streams, lags_s, self._session.kernel_timed))
 
     async def _send(
         self, on_done: Callable[[], None], others: Others | None

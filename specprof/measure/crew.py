@@ -328,6 +328,7 @@ class CrewClient:
             workers=tuple(member.load() for member in self._members),
             num_connects=sum(load.num_connects for load in loads),
             connect_max_s=_largest(load.connect_max_s for load in loads),
+            kernel_timed=min((load.kernel_timed for load in loads if load.kernel_timed is not None), default=None),
         )
 
 

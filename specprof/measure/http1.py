@@ -1,7 +1,7 @@
 """HTTP/1.1 as a load client needs it: one request at a time on a connection, and every read of its answer is kept.
 
-What a general client does for each read costs more than the read (`make bench`). Here a read is given its time first,
-is stripped of the chunked coding, and is kept; what it says is read later (`measure.wire`).
+What a general client does for each read costs more than the read (`make bench`). Here a read, which comes with its
+time (`measure.plain`), is stripped of the chunked coding and kept; what it says is read later (`measure.wire`).
 """
 
 from __future__ import annotations
@@ -294,8 +294,12 @@ class Connection(asyncio.Protocol):
             self._watching = self._loop.call_later(self._silence_s / LOOKS, self._watch)
 
     def data_received(self, data: bytes) -> None:
-        """Keep a read, its time first."""
-        at_ns = self._last_ns = _clock()
+        """Keep a read, its time first: of an encrypted connection nothing better is known than when it is read."""
+        self.take_in(_clock(), data)
+
+    def take_in(self, at_ns: int, data: bytes) -> None:
+        """Keep a read that came at `at_ns`."""
+        self._last_ns = at_ns
         if self._raw is None:
             self._may_stay = False  # nothing was asked: whatever it is, the next answer cannot be told from it
             return

@@ -159,10 +159,12 @@ async def _drive(
     finished: list[RawStream] = []
 
     async def stream(number: int, waiting: Iterator[Order]) -> None:
+        free_ns = _clock()
         for order in waiting:
-            raw = RawStream(order.prompt_id, order.phase, number, scheduled_ns=_clock())
+            raw = RawStream(order.prompt_id, order.phase, number, scheduled_ns=free_ns)
             finished.append(raw)
             await send(session, path, order.body, raw)
+            free_ns = raw.done_ns  # when the last of it came, which may have been before it was read
             ended(raw)
 
     async with asyncio.TaskGroup() as streams:
@@ -208,7 +210,12 @@ class ClientWatch:
             await asyncio.sleep(LAG_PERIOD_S)
             self._lags.append(time.perf_counter() - due)
 
-    def load(self, streams: Sequence[RawStream], dispatch_lags_s: Sequence[float] = ()) -> ClientLoad:
+    def load(
+        self,
+        streams: Sequence[RawStream],
+        dispatch_lags_s: Sequence[float] = (),
+        kernel_timed: float | None = None,
+    ) -> ClientLoad:
         """The client's load since `run` began. `dispatch_lags_s`: of an open loop, how late requests were sent."""
         connects_s = [raw.connect_ns / 1e9 for raw in streams if raw.connect_ns]
         wall = max(time.perf_counter() - self._began, 1e-9)
@@ -219,6 +226,7 @@ class ClientWatch:
             dispatch_lag_max_s=max(dispatch_lags_s, default=None),
             num_connects=len(connects_s),
             connect_max_s=max(connects_s, default=None),
+            kernel_timed=kernel_timed,
         )
 
 

@@ -6,11 +6,14 @@ import asyncio
 import ssl
 import time
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from specprof.engine import names
 from specprof.engine.access import Access
+from specprof.measure.arrivals import KernelClock
 from specprof.measure.http1 import Connection
+from specprof.measure.plain import plain_connection
 from specprof.measure.reads import Reads, Spool
 from specprof.measure.wire import RawStream
 from specprof.records import Phase
@@ -47,6 +50,7 @@ class Session:
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._spool = Spool()
+        self._kernel = KernelClock()
 
     async def warm_up(self, num_connections: int) -> None:
         """Resolve the server's name, open so many connections and use each once (GET /health).
@@ -84,6 +88,11 @@ class Session:
             self._give_back(connection)
             if raw.status != 200 and raw.reads:
                 raw.reads = Reads([(raw.done_ns, self._access.scrubbed(raw.reads.body()))])
+
+    @property
+    def kernel_timed(self) -> float:
+        """The share of reads whose time is the kernel's: none of an encrypted connection."""
+        return self._kernel.told_share
 
     def _request(self, method: str, path: str, body: bytes) -> bytes:
         """A request as one block, so that it leaves in one write."""
@@ -137,19 +146,26 @@ class Session:
 
     async def _opened(self, addresses: Sequence[names.Answer]) -> Connection:
         """A connection to the first of the addresses that takes one. Raises what the last of them said."""
-        loop, name = asyncio.get_running_loop(), self._host if self._tls is not None else None
         problem: OSError = ConnectionError(f"the name {self._host!r} has no address")
-        for *_, address in addresses:
+        for family, _, _, _, address in addresses:
             try:
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self._silence_s), *address[:2], ssl=self._tls, server_hostname=name
-                )
+                if self._tls is None:
+                    return await plain_connection(family, address, self._kernel, self._connection)
+                return await self._encrypted(self._tls, address)
             except OSError as refused:
                 problem = refused
-            else:
-                return connection
         self._addresses = None  # by now the name may lead elsewhere
         raise problem
+
+    async def _encrypted(self, tls: ssl.SSLContext, address: tuple[Any, ...]) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            self._connection, *address[:2], ssl=tls, server_hostname=self._host
+        )
+        return connection
+
+    def _connection(self) -> Connection:
+        return Connection(self._silence_s)
 
     async def close(self) -> None:
         """Close every connection, and wait until they are gone."""

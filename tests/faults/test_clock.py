@@ -28,8 +28,9 @@ blocks: 2
 STEADY = ("2026-01-01T00:00:00.000+00:00",) * 100
 SET_BACK = tuple(f"{2099 - i}-12-31T23:59:59.000+00:00" for i in range(100))  # a year before every cell
 
-# Who reads it: `now` for people, and the simulated server where vLLM stamps its answers. Nobody reckons with it.
-READ_IT = {"specprof/store/files.py", "specprof/engine/sim/server.py"}
+# Who reads it: `now` for people, and the simulated server where vLLM stamps its answers. One alone reckons with it, to
+# take it off the kernel's times, and sees when it was set (tests/measure/test_arrivals.py).
+READ_IT = {"specprof/store/files.py", "specprof/engine/sim/server.py", "specprof/measure/arrivals.py"}
 WALL_CLOCK = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "today"), ("date", "today")}
 WALL_CLOCK |= {("datetime", "utcnow"), ("time", "localtime"), ("time", "gmtime")}
 

@@ -16,7 +16,7 @@ import pytest
 
 from specprof.api import running
 from specprof.cli import measuring, reading
-from specprof.measure import ceiling, environment, http1, load
+from specprof.measure import ceiling, environment, load, plain
 from specprof.measure.ceiling import EASY_PACE_S, OFFERED_PER_S, STREAMS, client_floor, flood_server
 from specprof.measure.load import Order, closed_loop, connected
 from specprof.measure.wire import decode
@@ -110,7 +110,7 @@ def test_a_client_that_needs_2_ms_a_read_cannot_take_in_more_than_500_a_second(m
         return time.perf_counter_ns()
 
     quick = client_floor()
-    monkeypatch.setattr(http1, "_clock", slow_clock)
+    monkeypatch.setattr(plain, "_clock", slow_clock)
     slow = client_floor()
     assert 10 < slow.chunks_per_s <= 500
     assert slow.chunks_per_s < quick.chunks_per_s

@@ -360,7 +360,7 @@ def test_a_server_that_takes_no_connection_is_given_up(monkeypatch):
         await asyncio.sleep(600)
 
     async def drive():
-        asyncio.get_running_loop().create_connection = never
+        asyncio.get_running_loop().sock_connect = never
         async with connected("http://127.0.0.1:1", 0) as client:
             raw = stream()
             await send(client, "/", b"", raw)

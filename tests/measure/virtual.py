@@ -46,12 +46,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Let time go by in which nobody does anything, as in a loop that is blocked."""
         self._now_s += seconds
 
-    async def create_connection(self, protocol_factory: Callable[[], Any], *_: Any, **__: Any) -> Any:  # type: ignore[override]
+    async def connection(self, _family: int, _address: object, _kernel: object, reader: Callable[[], Any]) -> Any:
         """A connection to the server, wherever it was to lead."""
-        protocol = protocol_factory()
-        pipe = _Pipe(self, protocol, self._server)
-        protocol.connection_made(pipe)
-        return pipe, protocol
+        protocol = reader()
+        protocol.connection_made(_Pipe(self, protocol, self._server))
+        return protocol
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """At once: a thread would take real time."""
@@ -159,4 +158,5 @@ def virtual(server: Server) -> Iterator[VirtualLoop]:
         stack.callback(loop.close)
         for module in (http1, load, open_loop, session):
             stack.enter_context(mock.patch.object(module, "_clock", loop.clock_ns))
+        stack.enter_context(mock.patch.object(session, "plain_connection", loop.connection))
         yield loop

@@ -1,0 +1,162 @@
+"""An unencrypted connection over real sockets: what it writes, how it ends, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+import pytest
+
+from specprof.measure.arrivals import KernelClock
+from specprof.measure.load import run
+from specprof.measure.plain import plain_connection
+
+LARGE = bytes(range(256)) * 64 * 1024  # 16 MiB: no socket takes it at once
+
+
+class Owner:
+    """Keeps what it is given."""
+
+    def __init__(self):
+        self.data, self.instants, self.lost = b"", [], []
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def take_in(self, at_ns, data):
+        self.instants.append(at_ns)
+        self.data += data
+
+    def connection_lost(self, exc):
+        self.lost.append(exc)
+
+
+async def pair(listening):
+    """An owner with its connection, and the other end."""
+    owner = await plain_connection(socket.AF_INET, listening.getsockname(), KernelClock(), Owner)
+    there, _ = listening.accept()
+    there.setblocking(False)
+    return owner, there
+
+
+async def until(happened):
+    async with asyncio.timeout(60):
+        while not happened():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+
+
+async def received(there, num_bytes):
+    """So many bytes at the other end; fewer if the connection ends before."""
+    loop, got = asyncio.get_running_loop(), bytearray()
+    while len(got) < num_bytes and (data := await loop.sock_recv(there, 2**20)):
+        got += data
+    return bytes(got)
+
+
+def driven(work):
+    """A test's work with a pair, which is closed afterwards."""
+
+    async def drive(listening):
+        owner, there = await pair(listening)
+        with there:
+            try:
+                return await work(owner, there)
+            finally:
+                owner.transport.abort()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return run(drive(listening))
+
+
+def test_what_arrives_is_handed_over_with_instants_that_do_not_go_back():
+    async def work(owner, there):
+        for number in range(50):
+            there.send(b"%02d" % number)
+            await asyncio.sleep(0.001)
+        await until(lambda: len(owner.data) == 100)
+        return owner
+
+    owner = driven(work)
+    assert owner.data == b"".join(b"%02d" % number for number in range(50))
+    assert owner.instants == sorted(owner.instants)
+
+
+def test_a_write_has_left_when_it_returns():
+    async def work(owner, there):
+        owner.transport.write(b"request")
+        return there.recv(100)
+
+    assert driven(work) == b"request"
+
+
+def test_what_the_socket_does_not_take_follows_in_order():
+    async def work(owner, there):
+        owner.transport.write(LARGE)
+        owner.transport.write(b"and this")
+        return await received(there, len(LARGE) + 8)
+
+    assert driven(work) == LARGE + b"and this"
+
+
+def test_a_connection_that_is_closed_sends_the_rest_first_and_nothing_later():
+    async def work(owner, there):
+        owner.transport.write(LARGE)
+        owner.transport.close()
+        owner.transport.write(b"too late")
+        got = await received(there, len(LARGE) + 1)
+        await until(lambda: owner.lost)
+        return got, owner.lost
+
+    got, lost = driven(work)
+    assert got == LARGE
+    assert lost == [None]
+
+
+def test_a_connection_that_is_cut_off_is_gone_with_what_was_unsent():
+    async def work(owner, there):
+        owner.transport.write(LARGE)
+        owner.transport.abort()
+        got = await received(there, len(LARGE))
+        return len(got), owner.transport.is_closing(), owner.lost
+
+    num_bytes, is_closing, lost = driven(work)
+    assert num_bytes < len(LARGE)
+    assert (is_closing, lost) == (True, [None])
+
+
+def test_the_other_end_closes_it():
+    async def work(owner, there):
+        there.send(b"the last")
+        there.shutdown(socket.SHUT_WR)
+        await until(lambda: owner.lost)
+        owner.transport.close()  # once more, and too late
+        await asyncio.sleep(0)
+        return owner
+
+    owner = driven(work)
+    assert (owner.data, owner.lost) == (b"the last", [None])
+
+
+@pytest.mark.parametrize("unsent", [b"", LARGE])
+def test_the_other_end_breaks_it(unsent):
+    async def work(owner, there):
+        owner.transport.write(unsent)
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        there.close()
+        await until(lambda: owner.lost)
+        owner.transport.write(b"to nobody")
+        return owner.lost
+
+    (problem,) = driven(work)
+    assert isinstance(problem, ConnectionError)
+
+
+def test_one_that_is_refused_is_an_error_and_leaves_no_socket():
+    async def drive(address):
+        with pytest.raises(ConnectionRefusedError):
+            await plain_connection(socket.AF_INET, address, KernelClock(), Owner)
+
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        run(drive(bound.getsockname()))  # a socket that is left warns, which ends a test

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -140,9 +141,12 @@ def requests_of(columns: RequestColumns) -> Iterator[Request]:
 
 def ragged(column: pa.ChunkedArray) -> Ragged:
     """A list column without a copy of what it holds; missing lists are empty."""
-    lists = column.combine_chunks()
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    return Ragged.with_lengths(lists.flatten().to_numpy(zero_copy_only=False), lengths)
+    lists = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    values = lists.flatten().to_numpy(zero_copy_only=False)
+    if not lists.null_count:
+        offsets = lists.offsets.to_numpy()
+        return Ragged(values, offsets.astype(np.int64) - offsets[0])
+    return Ragged.with_lengths(values, pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False))
 
 
 def score_table(scores: Sequence[TextScores]) -> pa.Table:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from specprof.errors import StoreError, reason
 
 KEPT_BYTES = 256 * 2**20
+SMALL_BYTES = 2**20
 
 
 class RecentColumns:
@@ -33,16 +34,16 @@ class RecentColumns:
         `digest`: the file's hash, since a cell that was removed and measured again has other requests in its place.
         """
         absent = [name for name in names if (digest, name) not in self._kept]
-        found = _read(path, absent) if absent else {}
+        for name, column in (_read(path, absent) if absent else {}).items():
+            if (digest, name) not in self._kept:
+                self._kept[digest, name] = column
+                self._num_bytes += column.nbytes
+        found = {name: self._kept[digest, name] for name in names}
         for name in names:
-            if name in found:
-                self._kept[digest, name] = found[name]
-                self._num_bytes += found[name].nbytes
-            found[name] = self._kept[digest, name]
             self._kept.move_to_end((digest, name))
         while self._num_bytes > self._max_bytes:
             self._num_bytes -= self._kept.popitem(last=False)[1].nbytes
-        return pa.table(found).select(names)
+        return pa.table(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,12 @@ class StoredRequests:
 
 
 def _read(path: Path, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    """These columns, and of a small file all: opening it again for the next one costs more."""
     try:
         with pq.ParquetFile(path) as file:
-            table = file.read(columns=list(names))
+            table = file.read(columns=list(names) if path.stat().st_size > SMALL_BYTES else None)
     except (OSError, pa.ArrowException) as problem:
         raise StoreError(
             f"{path}: cannot be read any more ({reason(problem)}). Restore it, or remove the cell."
         ) from None
-    return {name: table[name] for name in names}
+    return dict(zip(table.column_names, table.columns, strict=True))

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -111,6 +111,18 @@ def wait_until(happened: Callable[[], bool], timeout_s: float = 120) -> None:
     while not happened():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.05)
+
+
+@contextmanager
+def taking_no_more() -> Iterator[tuple[str, int]]:
+    """The address of a server that lets connections wait and takes none: another one is neither made nor refused."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # more than it lets wait
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield listening.getsockname()
 
 
 @contextmanager

@@ -4,7 +4,8 @@ The load client drives a server that costs nothing (`measure.flood`), faster and
 events: a client that has fallen behind finds several events in one read, and those share one arrival time. The most
 reads per second at any pace are the ceiling, which gate 11 holds a study's load to; flooded without a pace, any client
 swallows far more than it can time. Before that the server keeps an easy pace, and what the client makes of it is the
-floor of its timing errors, the server's own small lateness included.
+floor of its timing errors, the server's own small lateness included. Of unencrypted connections, that is: those of
+others have the times of reads.
 """
 
 from __future__ import annotations

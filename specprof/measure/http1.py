@@ -303,6 +303,7 @@ class Connection(asyncio.Protocol):
         if self._raw is None:
             self._may_stay = False  # nothing was asked: whatever it is, the next answer cannot be told from it
             return
+        at_ns = max(at_ns, self._raw.sent_ns)  # it may have lain there unread from before anything was asked
         try:
             ended = self._body.feed(at_ns, data) if self._body is not None else self._begins(at_ns, data)
         except BadAnswer as problem:

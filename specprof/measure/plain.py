@@ -6,14 +6,17 @@ The transports of event loops read with calls that leave the kernel's times behi
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from specprof.measure.arrivals import CONTROL_BYTES, KernelClock, ask_for_times
+from specprof.measure.arrivals import CONTROL_BYTES, KernelClock, ask_for_times, num_out_of_order
 
 READ_BYTES = 64 * 1024
+MAX_READS = 256  # in one turn: more than a socket holds
 
 _clock = time.perf_counter_ns
 
@@ -41,13 +44,28 @@ async def plain_connection(family: int, address: tuple[Any, ...], kernel: Kernel
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ask_for_times(connected)
-        await asyncio.get_running_loop().sock_connect(connected, address)
+        await _connect(connected, address)
     except BaseException:
         connected.close()
         raise
     owner = reader()
     Plain(connected, kernel, owner)
     return owner
+
+
+async def _connect(connected: socket.socket, address: tuple[Any, ...]) -> None:
+    """To this very address: uvloop's `sock_connect` would ask a resolver for it, and lose the scope of an IPv6 one."""
+    with suppress(BlockingIOError):
+        connected.connect(address)
+        return
+    loop, is_decided = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_writer(connected, is_decided.set)
+    try:
+        await is_decided.wait()
+    finally:
+        loop.remove_writer(connected)
+    if problem := connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(problem, os.strerror(problem))
 
 
 class Plain(asyncio.Transport):
@@ -59,6 +77,7 @@ class Plain(asyncio.Transport):
         self._socket, self._kernel, self._reader = connected, kernel, reader
         self._unsent = bytearray()
         self._last_ns = 0
+        self._num_out_of_order = 0
         self._is_closing = self._is_over = False
         reader.connection_made(self)
         self._loop.add_reader(connected, self._read)
@@ -71,18 +90,28 @@ class Plain(asyncio.Transport):
         return self._is_closing
 
     def _read(self) -> None:
+        """Take in all that is there: of a connection that broke uvloop tells but once, be there bytes before that."""
         try:
-            data, control, _, _ = self._socket.recvmsg(READ_BYTES, CONTROL_BYTES)
+            for _ in range(MAX_READS):
+                data, control, _, _ = self._socket.recvmsg(READ_BYTES, CONTROL_BYTES)
+                if not data:
+                    self._end(None)
+                    return
+                self._last_ns = self._kernel.arrived_ns(control, _clock(), self._last_ns, self._came_in_order)
+                self._reader.take_in(self._last_ns, data)
+                if self._is_closing:
+                    return
         except (BlockingIOError, InterruptedError):
             return
         except OSError as problem:
             self._end(problem)
-            return
-        if data:
-            self._last_ns = self._kernel.arrived_ns(control, _clock(), self._last_ns)
-            self._reader.take_in(self._last_ns, data)
-        else:
-            self._end(None)
+        except Exception as problem:  # uvloop would read on, and what was being taken in be a hole in the stream
+            self._end(ConnectionAbortedError(f"it could not be read on ({type(problem).__name__})"))
+            raise
+
+    def _came_in_order(self) -> bool:
+        before, self._num_out_of_order = self._num_out_of_order, num_out_of_order(self._socket)
+        return self._num_out_of_order == before
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send now what the socket takes, and the rest as it takes it."""

@@ -339,6 +339,19 @@ def test_11_a_busy_client_measures_itself(load):
     assert (11, "client") in found(make_frame(client=load))
 
 
+@pytest.mark.parametrize(
+    ("kernel_timed", "said"),
+    [
+        (0.25, "client CPU 20%; 75% of its reads have the client's own time, which is as late"),
+        (0.995, "client CPU 20%"),
+        (None, "client CPU 20%"),
+    ],
+)
+def test_11_a_busy_client_says_how_many_of_its_times_are_its_own(kernel_timed, said):
+    gate = found(make_frame(client=ClientLoad(0.2, 0.006, kernel_timed=kernel_timed)))[11, "client"]
+    assert gate.evidence.endswith(said)
+
+
 def test_11_an_idle_client_does_not():
     assert not found(make_frame(client=ClientLoad(0.2, 0.004)))
 

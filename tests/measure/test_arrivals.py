@@ -11,7 +11,7 @@ import time
 import pytest
 
 from specprof.measure import arrivals
-from specprof.measure.arrivals import TOLERANCE_NS, KernelClock
+from specprof.measure.arrivals import LATE_NS, TOLERANCE_NS, KernelClock
 from specprof.measure.load import connected, run, send
 from specprof.measure.plain import plain_connection
 from specprof.measure.wire import RawStream
@@ -19,113 +19,156 @@ from specprof.records import Phase
 from tests.measure.scripted import scripted
 
 DAY_NS = 1_800_000_000 * 10**9  # of the time of day, when the client's clock began
+LOOK_NS = 40
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux notes when the bytes of a connection arrive")
 
 
 class Clocks:
-    """The client's clock and the time of day, as a test sets them. A look at either takes `look_ns`."""
+    """The client's clock and the time of day, as a test sets them. A look at either takes `LOOK_NS`, or what `held_ns`
+    says of the next ones.
+    """
 
     def __init__(self, monkeypatch):
-        self.now_ns, self.day_ns, self.look_ns = 10**9, DAY_NS, 40
+        self.now_ns, self.day_ns, self.held_ns = 10**9, DAY_NS, []
         monkeypatch.setattr(arrivals, "_clock", self.clock)
         monkeypatch.setattr(arrivals, "_time_of_day", self.time_of_day)
 
     def clock(self):
-        self.now_ns += self.look_ns
+        self.now_ns += self.held_ns.pop(0) if self.held_ns else LOOK_NS
         return self.now_ns
 
     def time_of_day(self):
         return self.clock() + self.day_ns
 
-    def noted(self, at_ns):
+    def noted(self, at_ns, kind=64):
         """What the kernel hands over with bytes that arrived at that instant of the client's clock."""
-        return [(socket.SOL_SOCKET, 64, struct.pack("=qq", *divmod(at_ns + self.day_ns, 10**9)))]
+        return [(socket.SOL_SOCKET, kind, struct.pack("=qq", *divmod(at_ns + self.day_ns, 10**9)))]
 
 
-def test_bytes_came_when_the_kernel_says_however_late_they_are_read(monkeypatch):
-    clocks = Clocks(monkeypatch)
+@pytest.fixture
+def clocks(monkeypatch):
+    return Clocks(monkeypatch)
+
+
+def arrived(kernel, clocks, control, *, later_ns=0, not_before_ns=0, in_order=lambda: True):
+    """When a read arrived that returns so much later; and when it returned."""
+    clocks.now_ns += later_ns
+    read_ns = clocks.clock()
+    return kernel.arrived_ns(control, read_ns, not_before_ns, in_order), read_ns
+
+
+@pytest.mark.parametrize("kind", [64, 35])
+def test_bytes_came_when_the_kernel_says_however_late_they_are_read(clocks, kind):
     kernel = KernelClock()
     came_ns = clocks.now_ns + 7_000
-    noted = clocks.noted(came_ns)
-    clocks.now_ns += 3 * 10**9  # the process was elsewhere
-    assert kernel.arrived_ns(noted, clocks.clock(), 0) == pytest.approx(came_ns, abs=100)
+    at_ns, _ = arrived(kernel, clocks, clocks.noted(came_ns, kind), later_ns=3 * 10**9)
+    assert at_ns == pytest.approx(came_ns, abs=LOOK_NS)
     assert kernel.told_share == 1.0
 
 
-def test_bytes_of_which_the_kernel_says_nothing_came_when_they_were_read(monkeypatch):
-    clocks = Clocks(monkeypatch)
+@pytest.mark.parametrize(
+    "control",
+    [
+        [],
+        [(socket.SOL_SOCKET, 37, bytes(48))],
+        [(socket.SOL_SOCKET, 64, bytes(8))],
+        [(socket.IPPROTO_TCP, 64, bytes(16))],
+    ],
+)
+def test_bytes_of_which_the_kernel_says_nothing_came_when_they_were_read(clocks, control):
     kernel = KernelClock()
-    read_ns = clocks.clock()
-    assert kernel.arrived_ns([], read_ns, 0) == read_ns
-    kernel.arrived_ns(clocks.noted(clocks.now_ns), clocks.clock(), 0)
+    at_ns, read_ns = arrived(kernel, clocks, control)
+    assert at_ns == read_ns
+    arrived(kernel, clocks, clocks.noted(clocks.now_ns))
     assert kernel.told_share == 0.5
 
 
 @pytest.mark.parametrize("came_after_ns", [-1, 60_000])
-def test_no_time_is_taken_that_cannot_be(monkeypatch, came_after_ns):
+def test_no_time_is_taken_that_cannot_be(clocks, came_after_ns):
     """Before what it follows, which came at the very time; after it was read, 50 µs later."""
-    clocks = Clocks(monkeypatch)
     kernel = KernelClock()
     before_ns = clocks.now_ns
     noted = clocks.noted(before_ns + came_after_ns)
-    clocks.now_ns += 50_000
-    read_ns = clocks.clock()
-    assert kernel.arrived_ns(noted, read_ns, before_ns + 10) == read_ns
+    at_ns, read_ns = arrived(kernel, clocks, noted, later_ns=50_000, not_before_ns=before_ns + LOOK_NS)
+    assert at_ns == read_ns
 
 
-@pytest.mark.parametrize("step_ns", [5_000_000, -5_000_000, 3600 * 10**9, -3600 * 10**9])
-@pytest.mark.parametrize("set_when", ["before it came", "before it was read"])
-def test_a_time_of_day_that_is_set_moves_no_arrival(monkeypatch, step_ns, set_when):
-    clocks = Clocks(monkeypatch)
+@pytest.mark.parametrize("step_ns", [50_000, 5_000_000, -5_000_000, 3600 * 10**9, -3600 * 10**9])
+@pytest.mark.parametrize("set_when", ["before they came", "before they were read"])
+def test_a_time_of_day_that_is_set_moves_no_arrival(clocks, step_ns, set_when):
+    """Of many connections, all of whose bytes came before the first was read; a machine that slept is the same."""
     kernel = KernelClock()
     came_ns = clocks.now_ns
-    if set_when == "before it came":
+    if set_when == "before they came":
         clocks.day_ns += step_ns
-        noted = clocks.noted(came_ns)
+        noted = [clocks.noted(came_ns + i) for i in range(64)]
     else:
-        noted = clocks.noted(came_ns)
+        noted = [clocks.noted(came_ns + i) for i in range(64)]
         clocks.day_ns += step_ns
     clocks.now_ns += 200_000
-    read_ns = clocks.clock()
-    assert kernel.arrived_ns(noted, read_ns, 0) == read_ns
+    for control in noted:
+        at_ns, read_ns = arrived(kernel, clocks, control)
+        assert at_ns == read_ns
     came_ns = clocks.now_ns
-    noted = clocks.noted(came_ns)  # the next one: its new relation to our clock is known
-    clocks.now_ns += 200_000
-    assert kernel.arrived_ns(noted, clocks.clock(), read_ns) == pytest.approx(came_ns, abs=100)
+    noted = clocks.noted(came_ns)  # the next ones: their new relation to our clock is known
+    at_ns, _ = arrived(kernel, clocks, noted, later_ns=200_000)
+    assert at_ns == pytest.approx(came_ns, abs=LOOK_NS)
 
 
-def test_a_process_held_up_between_its_two_clocks_believes_the_kernel_all_the_same(monkeypatch):
-    clocks = Clocks(monkeypatch)
+def test_a_process_held_up_between_its_two_clocks_believes_the_kernel_all_the_same(clocks):
+    """After the read, and then at four of five looks at the clocks' difference: the fifth tells it."""
     kernel = KernelClock()
     came_ns = clocks.now_ns
     noted = clocks.noted(came_ns)
+    clocks.now_ns += LATE_NS // 2
     read_ns = clocks.clock()
-    clocks.now_ns += 10 * TOLERANCE_NS
-    assert kernel.arrived_ns(noted, read_ns, 0) == pytest.approx(came_ns, abs=100)
+    held = 10 * TOLERANCE_NS
+    clocks.held_ns = [held, *[LOOK_NS, held, LOOK_NS] * 2, *[LOOK_NS] * 3, *[LOOK_NS, LOOK_NS, held] * 2]
+    assert kernel.arrived_ns(noted, read_ns, 0, lambda: True) == pytest.approx(came_ns, abs=LOOK_NS)
+
+
+def test_the_difference_of_the_clocks_lies_amid_a_look(clocks):
+    """The time of day is read in the middle of two readings of the other clock: nothing is left over."""
+    came_ns = clocks.now_ns
+    at_ns, _ = arrived(KernelClock(), clocks, clocks.noted(came_ns), later_ns=50_000)
+    assert at_ns == came_ns
+
+
+@pytest.mark.parametrize("late_ns", [LATE_NS - LOOK_NS - 1, LATE_NS])
+def test_a_late_read_that_may_have_waited_for_a_lost_packet_came_when_it_was_read(clocks, late_ns):
+    kernel = KernelClock()
+    came_ns = clocks.now_ns
+    at_ns, read_ns = arrived(kernel, clocks, clocks.noted(came_ns), later_ns=late_ns, in_order=lambda: False)
+    assert at_ns == (read_ns if late_ns >= LATE_NS else pytest.approx(came_ns, abs=LOOK_NS))
+    assert kernel.told_share == (late_ns < LATE_NS)
+
+
+class Noting:
+    """Keeps when bytes came."""
+
+    def __init__(self):
+        self.taken = []
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def connection_lost(self, exc):
+        pass
+
+    def take_in(self, at_ns, data):
+        self.taken.append((at_ns, data))
 
 
 @LINUX
 def test_what_came_while_the_client_was_elsewhere_has_the_time_at_which_it_came():
     """Over a real socket: the loop is blocked for 0.2 s, and the bytes come at its beginning."""
 
-    class Noting:
-        def __init__(self):
-            self.taken = []
-
-        def connection_made(self, transport):
-            self.transport = transport
-
-        def connection_lost(self, exc):
-            pass
-
-        def take_in(self, at_ns, data):
-            self.taken.append((at_ns, data))
-
     async def drive(listening):
-        reader = await plain_connection(socket.AF_INET, listening.getsockname(), KernelClock(), Noting)
+        kernel = KernelClock()
+        reader = await plain_connection(socket.AF_INET, listening.getsockname(), kernel, Noting)
         there, _ = listening.accept()
         with there:
-            for _ in range(200):  # the kernel begins to note times a moment after it was first asked to
+            while kernel.told_share < 0.5:  # the kernel begins to note times a moment after it was first asked to
                 there.send(b"x")
                 await asyncio.sleep(0.005)
             reader.taken.clear()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
+from contextlib import suppress
 
 import pytest
 
 from specprof.measure.arrivals import KernelClock
 from specprof.measure.load import run
 from specprof.measure.plain import plain_connection
+from tests.running import taking_no_more
 
 LARGE = bytes(range(256)) * 64 * 1024  # 16 MiB: no socket takes it at once
 
@@ -69,6 +72,33 @@ def driven(work):
         return run(drive(listening))
 
 
+class Asked(KernelClock):
+    """Notes what no arrival may be before, and what it answered."""
+
+    def __init__(self):
+        super().__init__()
+        self.bounds, self.answers = [], []
+
+    def arrived_ns(self, control, read_ns, not_before_ns, in_order):
+        self.bounds.append(not_before_ns)
+        self.answers.append(super().arrived_ns(control, read_ns, not_before_ns, in_order))
+        return self.answers[-1]
+
+
+def test_what_arrives_is_no_earlier_than_what_came_before_it(monkeypatch):
+    kernel = Asked()
+    monkeypatch.setattr(f"{__name__}.KernelClock", lambda: kernel)
+
+    async def work(owner, there):
+        for number in range(5):
+            there.send(b"%d" % number)
+            await until(lambda wanted=number: len(owner.data) > wanted)
+        return owner
+
+    assert driven(work).instants == kernel.answers
+    assert kernel.bounds == [0, *kernel.answers[:-1]]
+
+
 def test_what_arrives_is_handed_over_with_instants_that_do_not_go_back():
     async def work(owner, there):
         for number in range(50):
@@ -91,10 +121,17 @@ def test_a_write_has_left_when_it_returns():
 
 
 def test_what_the_socket_does_not_take_follows_in_order():
+    """The second write finds room, for the other end has read on meanwhile, and waits for the first all the same."""
+
     async def work(owner, there):
         owner.transport.write(LARGE)
+        got = bytearray()
+        with suppress(BlockingIOError):
+            while data := there.recv(2**20):
+                got += data
+        time.sleep(0.05)  # noqa: ASYNC251 - the loop must not write on before the next line does
         owner.transport.write(b"and this")
-        return await received(there, len(LARGE) + 8)
+        return bytes(got) + await received(there, len(LARGE) + 8 - len(got))
 
     assert driven(work) == LARGE + b"and this"
 
@@ -125,6 +162,59 @@ def test_a_connection_that_is_cut_off_is_gone_with_what_was_unsent():
     assert (is_closing, lost) == (True, [None])
 
 
+def test_a_connection_that_is_closed_reads_no_more():
+    async def work(owner, there):
+        owner.transport.write(LARGE)  # so that it stays for a while
+        owner.transport.close()
+        there.send(b"too late")
+        await asyncio.sleep(0.05)
+        return owner.data
+
+    assert driven(work) == b""
+
+
+def test_its_end_is_told_after_whoever_ended_it_is_through():
+    async def work(owner, there):
+        owner.transport.abort()
+        told_at_once = list(owner.lost)
+        await asyncio.sleep(0)
+        return told_at_once, owner.lost
+
+    assert driven(work) == ([], [None])
+
+
+def test_what_cannot_be_taken_in_ends_the_connection_and_leaves_no_hole():
+    """An error in the middle, of which a loop would only make a note, and read on behind it."""
+    noted = []
+
+    async def work(owner, there):
+        def take_in(_, data):
+            owner.data += data
+            if data == b"2":
+                raise MemoryError
+
+        owner.take_in = take_in
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: noted.append(context["exception"]))
+        for part in (b"1", b"2", b"3"):
+            with suppress(OSError):
+                there.send(part)
+            await asyncio.sleep(0.02)
+        await until(lambda: owner.lost)
+        return owner
+
+    owner = driven(work)
+    assert owner.data == b"12"
+    assert isinstance(owner.lost[0], ConnectionAbortedError)
+    assert [type(problem) for problem in noted] == [MemoryError]
+
+
+def test_it_writes_at_once_and_waits_for_no_more_to_send():
+    async def work(owner, there):
+        return owner.transport._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    assert driven(work)
+
+
 def test_the_other_end_closes_it():
     async def work(owner, there):
         there.send(b"the last")
@@ -139,9 +229,13 @@ def test_the_other_end_closes_it():
 
 
 @pytest.mark.parametrize("unsent", [b"", LARGE])
-def test_the_other_end_breaks_it(unsent):
+@pytest.mark.parametrize("last", [b"", b"its last words"])
+def test_the_other_end_breaks_it(unsent, last):
+    """Whether or not there is something to read before that; it is seen in the same turn."""
+
     async def work(owner, there):
         owner.transport.write(unsent)
+        there.sendall(last)
         there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         there.close()
         await until(lambda: owner.lost)
@@ -150,6 +244,30 @@ def test_the_other_end_breaks_it(unsent):
 
     (problem,) = driven(work)
     assert isinstance(problem, ConnectionError)
+
+
+def test_an_address_is_taken_as_it_is(monkeypatch):
+    """An IPv6 address of one link has a scope, the fourth of its parts; and no name is asked for again."""
+    asked = []
+
+    async def drive(address):
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", asked.append, raising=False)
+        owner = await plain_connection(socket.AF_INET6, address, KernelClock(), Owner)
+        owner.transport.abort()
+
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listening:
+        asyncio.run(drive(listening.getsockname()))
+    assert not asked
+
+
+def test_one_that_is_given_up_while_it_connects_leaves_no_socket():
+    async def drive(address):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await plain_connection(socket.AF_INET, address, KernelClock(), Owner)
+
+    with taking_no_more() as address:
+        run(drive(address))
 
 
 def test_one_that_is_refused_is_an_error_and_leaves_no_socket():

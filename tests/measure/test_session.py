@@ -20,7 +20,7 @@ from specprof.measure.wire import RawStream, decode
 from specprof.records import Phase
 from tests.measure.scripted import CLOSE, RESET, Scripted, scripted
 from tests.measure.virtual import MOMENT_S, Server, virtual
-from tests.running import refusing
+from tests.running import refusing, taking_no_more
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b"data: {}\n\n"
@@ -212,6 +212,7 @@ def test_an_interim_answer_is_passed_over():
     assert (raw.status, raw.error, raw.reads.body()) == (200, None, EVENT)
 
 
+@pytest.mark.parametrize("pause_s", [0.05, 0.0])
 @pytest.mark.parametrize("end", [CLOSE, RESET])
 @pytest.mark.parametrize(
     ("said", "kept"),
@@ -225,12 +226,51 @@ def test_an_interim_answer_is_passed_over():
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", b"half"),
     ],
 )
-def test_a_server_that_closes_early_fails_the_request_and_what_came_is_kept(said, kept, end):
-    with scripted((said, 0.05, end)) as server:
+def test_a_server_that_closes_early_fails_the_request_and_what_came_is_kept(said, kept, end, pause_s):
+    """What is reset at once may take with it what nobody has read yet: so TCP has it."""
+    with scripted((said, pause_s, end)) as server:
         (raw,) = ask(server)
     assert raw.error.startswith("connection failed: Connection")
-    assert raw.reads.body() == kept
+    assert raw.reads.body() == kept or (end == RESET and not pause_s and kept.startswith(raw.reads.body()))
     assert raw.done_ns >= raw.sent_ns > 0
+
+
+def test_a_connection_that_is_reset_behind_its_answer_is_not_used_again():
+    """The answer is whole, and what the server did not read of the request resets the connection."""
+    with scripted((PLAIN, RESET), WHOLE) as server:
+
+        async def drive():
+            async with connected(server.base_url, 1) as client:
+                first, second = stream(), stream()
+                await send(client, "/", b"", first)
+                await asyncio.sleep(0.1)
+                await send(client, "/", b"", second)
+                return first, second
+
+        first, second = run(drive())
+    assert (first.reads.body(), second.error, second.reads.body()) == (b"ok", None, EVENT)
+    assert [number for number, _ in server.asked] == [1, 2]
+
+
+def test_what_came_before_it_was_asked_for_is_no_earlier_than_the_request():
+    """A server hangs up on an idle connection, while the client, which is elsewhere, is about to send on it."""
+    rests, hung_up = threading.Event(), threading.Event()
+    goodbye = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 2\r\n\r\nno"
+    with scripted((PLAIN, rests, goodbye, hung_up)) as server:
+
+        async def drive():
+            async with connected(server.base_url, 1) as client:
+                first, second = stream(), stream()
+                await send(client, "/", b"", first)
+                rests.set()
+                time.sleep(0.1)  # noqa: ASYNC251 - elsewhere
+                await send(client, "/", b"", second)
+                hung_up.set()
+                return second
+
+        second = run(drive())
+    assert second.status == 408
+    assert second.done_ns >= second.sent_ns
 
 
 def test_what_is_not_http_fails_the_request():
@@ -356,17 +396,8 @@ def test_a_server_that_cannot_be_reached_is_an_error_with_instants():
 def test_a_server_that_takes_no_connection_is_given_up(monkeypatch):
     monkeypatch.setattr(session, "CONNECT_S", 0.05)
 
-    async def never(*_, **__):
-        await asyncio.sleep(600)
-
-    async def drive():
-        asyncio.get_running_loop().sock_connect = never
-        async with connected("http://127.0.0.1:1", 0) as client:
-            raw = stream()
-            await send(client, "/", b"", raw)
-            return raw
-
-    raw = asyncio.run(drive())
+    with taking_no_more() as (host, port):
+        (raw,) = ask(Scripted((), base_url=f"http://{host}:{port}"), warm=0)
     assert raw.error == "connection failed: ConnectionError: no connection within 0.05 s"
 
 

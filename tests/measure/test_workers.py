@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -98,6 +99,8 @@ def test_two_workers_send_and_bring_back_what_one_client_does(cell, engine: Fake
         came = [request for request in together.requests if request.phase is not Phase.WARMUP]
         assert counted == sum(len(request.token_ids) for request in came)
     assert [load.worker for load in together.client.workers] == [0, 1]  # type: ignore[union-attr]
+    if sys.platform == "linux":
+        assert alone.client.kernel_timed > 0.5 and together.client.kernel_timed > 0.5  # type: ignore[union-attr,operator]
     assert all(load.lost is None and load.num_reads > 0 for load in together.client.workers)  # type: ignore[union-attr]
 
 

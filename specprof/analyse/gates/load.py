@@ -146,9 +146,9 @@ def client(frame: CellFrame) -> Iterator[GateFinding]:
 
 
 def _timed(load: ClientLoad) -> str:
-    """Times that the kernel noted do not depend on how late the client read; when it sends does all the same."""
+    """Of times that the kernel noted only those are late that share a read with later ones."""
     own = 1.0 - load.kernel_timed if load.kernel_timed is not None else 0.0
-    return f"; {own:.0%} of the arrival times are its own clock's and as late" if own > MAX_OWN_TIMES else ""
+    return f"; {own:.0%} of its reads have the client's own time, which is as late" if own > MAX_OWN_TIMES else ""
 
 
 def client_ceiling(frame: CellFrame, ceiling: float | None) -> Iterator[GateFinding]:

@@ -18,7 +18,7 @@ import orjson
 
 from specprof.engine import names
 from specprof.engine.access import OPEN, Access
-from specprof.errors import EngineError, EngineStartError, InputError
+from specprof.errors import EngineError, EngineStartError, InputError, reason
 from specprof.records import Counters
 
 TIMEOUT_S = 10.0
@@ -86,7 +86,7 @@ def parse_metrics(text: str, at_ns: int) -> Counters:
             else:
                 totals[name] = totals.get(name, 0.0) + value
     except (ValueError, KeyError, IndexError, TypeError, OverflowError) as problem:
-        cause = " ".join(str(problem).split()) or type(problem).__name__
+        cause = reason(problem) or type(problem).__name__
         raise EngineError("The server's /metrics cannot be read as Prometheus text.", cause=cause) from None
     survivors = tuple(per_position.get(i, 0.0) for i in range(max(per_position) + 1)) if per_position else None
     fields = {field: totals.get(name) for field, name in _SAMPLES.items()}

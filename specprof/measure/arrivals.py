@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 TOLERANCE_NS = 20_000  # between two looks at the clocks' difference; a step of less is an error of less
-LATE_NS = 1_000_000  # a read that returned so long after its packet is looked at again: it may have waited for another
+LATE_NS = 1_000_000  # after its packet came: such a read may have waited for a lost one. A shorter wait goes unseen
 
 _STAMPS = (64, 35)  # SO_TIMESTAMPNS of Linux, the one since 5.1 and the one before: option and message type alike
 _TIMESPEC = struct.Struct("=qq")  # seconds, nanoseconds
@@ -41,18 +41,19 @@ class KernelClock:
         self._num_asked = self._num_told = 0
 
     @property
-    def told_share(self) -> float:
-        """Of the reads it was asked about, how many the kernel's time is known of."""
+    def kernel_timed(self) -> float:
+        """The share of the reads it was asked about whose time is the kernel's."""
         return self._num_told / max(self._num_asked, 1)
 
     def arrived_ns(self, control: Control, read_ns: int, not_before_ns: int, in_order: Callable[[], bool]) -> int:
         """When the bytes of a read arrived that returned at `read_ns`; that itself where the kernel's word is not to
         be had, or cannot be: before what they follow, after they were read, or across a step of the time of day.
 
-        `in_order`: whether no packet came before an earlier one since this was last asked, which is asked of late ones.
+        `in_order` is asked of a read that is `LATE_NS` late, and says whether this connection's packets came in order
+        since it was last asked.
         """
         self._num_asked += 1
-        if abs(_time_of_day() - read_ns - self._ahead_ns) > TOLERANCE_NS and self._was_set():
+        if abs(_time_of_day() - read_ns - self._ahead_ns) > TOLERANCE_NS and self._was_set_again():
             self._set_ns = read_ns  # whatever was noted before this was noted by another time of day
         noted_ns = _noted_ns(control)
         if noted_ns is None:
@@ -65,8 +66,10 @@ class KernelClock:
         self._num_told += 1
         return at_ns
 
-    def _was_set(self) -> bool:
-        """Whether the time of day was set since the last look, and not this process held up between its two clocks."""
+    def _was_set_again(self) -> bool:
+        """Look anew: whether the time of day was set since the last look, or this process only held up between two
+        clocks.
+        """
         before_ns, self._ahead_ns = self._ahead_ns, _difference_ns()
         return abs(self._ahead_ns - before_ns) > TOLERANCE_NS
 

@@ -348,7 +348,10 @@ class Connection(asyncio.Protocol):
         assert self._raw is not None  # noqa: S101 - only ended during an exchange
         self._raw.done_ns = at_ns
         self._raw = None
-        if not self._may_stay:
+        if self._transport.get_write_buffer_size():  # refused before it had all left: nothing may follow on its heels
+            self._may_stay = False
+            self._transport.abort()
+        elif not self._may_stay:
             self._transport.close()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)

@@ -1,12 +1,13 @@
 """An unencrypted TCP connection that knows when its bytes arrived (`measure.arrivals`).
 
-The transports of event loops read with calls that leave the kernel's times behind.
+The transports of event loops read with `recv`; the kernel's times come with `recvmsg` alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from typing import Any, Protocol, TypeVar
 from specprof.measure.arrivals import CONTROL_BYTES, KernelClock, ask_for_times, num_out_of_order
 
 READ_BYTES = 64 * 1024
-MAX_READS = 256  # in one turn: more than a socket holds
 
 _clock = time.perf_counter_ns
 
@@ -37,7 +37,9 @@ class Reader(Protocol):
 R = TypeVar("R", bound=Reader)
 
 
-async def plain_connection(family: int, address: tuple[Any, ...], kernel: KernelClock, reader: Callable[[], R]) -> R:
+async def plain_connection(
+    family: int, address: tuple[Any, ...], kernel: KernelClock, new_reader: Callable[[], R]
+) -> R:
     """Connect to an address, and hand the connection to whom it belongs to. Raises OSError."""
     connected = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -48,7 +50,7 @@ async def plain_connection(family: int, address: tuple[Any, ...], kernel: Kernel
     except BaseException:
         connected.close()
         raise
-    owner = reader()
+    owner = new_reader()
     Plain(connected, kernel, owner)
     return owner
 
@@ -76,9 +78,13 @@ class Plain(asyncio.Transport):
         self._loop = asyncio.get_running_loop()
         self._socket, self._kernel, self._reader = connected, kernel, reader
         self._unsent = bytearray()
-        self._last_ns = 0
+        self._last_ns = 0  # when the bytes of the last read arrived
         self._num_out_of_order = 0
-        self._is_closing = self._is_over = False
+        self._is_closing = False  # no more is read, what is unsent still leaves
+        self._is_over = False  # the socket is closed
+        ended = select.poll()
+        ended.register(connected, getattr(select, "POLLRDHUP", 0))  # what broke is told unasked
+        self._has_ended = ended.poll
         reader.connection_made(self)
         self._loop.add_reader(connected, self._read)
 
@@ -89,17 +95,24 @@ class Plain(asyncio.Transport):
         """Whether nothing more can be sent."""
         return self._is_closing
 
+    def get_write_buffer_size(self) -> int:
+        """Bytes that were written and have not left."""
+        return len(self._unsent)
+
     def _read(self) -> None:
-        """Take in all that is there: of a connection that broke uvloop tells but once, be there bytes before that."""
+        """Take in one read, and of a connection that has ended all that is left.
+
+        uvloop tells of one that broke but once, and watches it no more, be there bytes before the break or not.
+        """
         try:
-            for _ in range(MAX_READS):
+            while True:
                 data, control, _, _ = self._socket.recvmsg(READ_BYTES, CONTROL_BYTES)
                 if not data:
                     self._end(None)
                     return
                 self._last_ns = self._kernel.arrived_ns(control, _clock(), self._last_ns, self._came_in_order)
                 self._reader.take_in(self._last_ns, data)
-                if self._is_closing:
+                if self._is_closing or not self._has_ended(0):
                     return
         except (BlockingIOError, InterruptedError):
             return
@@ -110,6 +123,7 @@ class Plain(asyncio.Transport):
             raise
 
     def _came_in_order(self) -> bool:
+        """Whether no packet came before an earlier one since this was last asked."""
         before, self._num_out_of_order = self._num_out_of_order, num_out_of_order(self._socket)
         return self._num_out_of_order == before
 

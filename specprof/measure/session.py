@@ -92,7 +92,7 @@ class Session:
     @property
     def kernel_timed(self) -> float:
         """The share of reads whose time is the kernel's: none of an encrypted connection."""
-        return self._kernel.told_share
+        return self._kernel.kernel_timed
 
     def _request(self, method: str, path: str, body: bytes) -> bytes:
         """A request as one block, so that it leaves in one write."""

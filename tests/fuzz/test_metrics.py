@@ -53,6 +53,7 @@ def test_the_page_that_is_mutated_is_read() -> None:
 @fuzz
 @given(any_bytes(PAGE.encode()))
 @example(b"vllm:prompt_tokens_total{" * 500)
+@example(b"vllm:prompt_tokens_total{" + b"x" * 100_000 + b"} 1\n")
 def test_any_bytes_are_counters_or_a_clean_error(page: bytes) -> None:
     parsed(page.decode("utf-8", "replace"))
 

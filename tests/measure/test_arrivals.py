@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from specprof.measure import arrivals
-from specprof.measure.arrivals import LATE_NS, TOLERANCE_NS, KernelClock
+from specprof.measure import arrivals, plain
+from specprof.measure.arrivals import LATE_NS, TOLERANCE_NS, KernelClock, num_out_of_order
 from specprof.measure.load import connected, run, send
 from specprof.measure.plain import plain_connection
 from specprof.measure.wire import RawStream
@@ -63,7 +63,7 @@ def test_bytes_came_when_the_kernel_says_however_late_they_are_read(clocks, kind
     came_ns = clocks.now_ns + 7_000
     at_ns, _ = arrived(kernel, clocks, clocks.noted(came_ns, kind), later_ns=3 * 10**9)
     assert at_ns == pytest.approx(came_ns, abs=LOOK_NS)
-    assert kernel.told_share == 1.0
+    assert kernel.kernel_timed == 1.0
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_bytes_of_which_the_kernel_says_nothing_came_when_they_were_read(clocks,
     at_ns, read_ns = arrived(kernel, clocks, control)
     assert at_ns == read_ns
     arrived(kernel, clocks, clocks.noted(clocks.now_ns))
-    assert kernel.told_share == 0.5
+    assert kernel.kernel_timed == 0.5
 
 
 @pytest.mark.parametrize("came_after_ns", [-1, 60_000])
@@ -140,7 +140,55 @@ def test_a_late_read_that_may_have_waited_for_a_lost_packet_came_when_it_was_rea
     came_ns = clocks.now_ns
     at_ns, read_ns = arrived(kernel, clocks, clocks.noted(came_ns), later_ns=late_ns, in_order=lambda: False)
     assert at_ns == (read_ns if late_ns >= LATE_NS else pytest.approx(came_ns, abs=LOOK_NS))
-    assert kernel.told_share == (late_ns < LATE_NS)
+    assert kernel.kernel_timed == (late_ns < LATE_NS)
+
+
+@pytest.mark.parametrize(("told", "number"), [(bytes(224) + (7).to_bytes(4, sys.byteorder), 7), (bytes(224), 0)])
+def test_packets_out_of_order_are_counted_where_the_kernel_counts_them(told, number):
+    """Since Linux 5.4, behind the 224 bytes that it told before."""
+
+    class Connected:
+        def getsockopt(self, level, option, size):
+            assert (level, option) == (socket.IPPROTO_TCP, socket.TCP_INFO)
+            return told[:size]
+
+    assert num_out_of_order(Connected()) == number
+
+
+@LINUX
+def test_a_late_read_of_a_connection_that_lost_packets_has_its_own_time_and_the_next_the_kernel_s(monkeypatch):
+    seen = iter([1, 1])
+    monkeypatch.setattr(plain, "num_out_of_order", lambda _: next(seen))
+
+    async def drive(listening):
+        kernel = KernelClock()
+        reader = await plain_connection(socket.AF_INET, listening.getsockname(), kernel, Noting)
+        there, _ = listening.accept()
+        with there:
+            await kernel_times(reader, there, kernel)
+            late_by_s = []
+            for _ in range(2):
+                reader.taken.clear()
+                sent_ns = time.perf_counter_ns()
+                there.send(b"y")
+                time.sleep(0.05)  # noqa: ASYNC251 - the client is meant to be elsewhere
+                await asyncio.sleep(0.01)
+                late_by_s.append((reader.taken[0][0] - sent_ns) / 1e9)
+            reader.transport.abort()
+        return late_by_s
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        first, second = run(drive(listening))
+    assert first >= 0.05
+    assert second < 0.05
+
+
+async def kernel_times(reader, there, kernel):
+    """Wait until the kernel notes times, which it begins a moment after it was first asked to."""
+    while kernel.kernel_timed < 0.5:
+        there.send(b"x")
+        await asyncio.sleep(0.005)
+    reader.taken.clear()
 
 
 class Noting:
@@ -168,10 +216,7 @@ def test_what_came_while_the_client_was_elsewhere_has_the_time_at_which_it_came(
         reader = await plain_connection(socket.AF_INET, listening.getsockname(), kernel, Noting)
         there, _ = listening.accept()
         with there:
-            while kernel.told_share < 0.5:  # the kernel begins to note times a moment after it was first asked to
-                there.send(b"x")
-                await asyncio.sleep(0.005)
-            reader.taken.clear()
+            await kernel_times(reader, there, kernel)
             sent_ns = time.perf_counter_ns()
             there.send(b"y")
             was_sent_ns = time.perf_counter_ns()

@@ -417,6 +417,9 @@ class Transport(asyncio.Transport):
     def abort(self):
         pass
 
+    def get_write_buffer_size(self):
+        return 0
+
     def is_closing(self):
         return False
 

@@ -28,6 +28,7 @@ from specprof.records import (
 )
 from specprof.store import DeclaredVerdict, Store
 from specprof.store import files as store_files
+from specprof.store import requests as requests_module
 from tests.factory import NGRAM, make_cell, make_record, make_request, make_requests
 
 HASH = "a" * 64
@@ -119,6 +120,18 @@ def test_requests_survive_the_way_to_columns_and_back(requests):
 
 
 # -- sealed is sealed -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("small_bytes", "opened"), [(requests_module.SMALL_BYTES, 1), (0, 3)])
+def test_a_small_file_is_opened_once_whatever_is_asked_of_it_later(store, monkeypatch, small_bytes, opened):
+    reads, read = [], requests_module._read
+    monkeypatch.setattr(requests_module, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(requests_module, "_read", lambda *asked: reads.append(asked) or read(*asked))
+    store.seal(full_record())
+    (cell,) = store.cells()  # which asks when it was sent
+    assert cell.requests.select(["phase", "sent_ns"]).column_names == ["phase", "sent_ns"]
+    assert cell.requests.select(["text", "phase"]).column_names == ["text", "phase"]
+    assert len(reads) == opened
 
 
 def test_a_sealed_cell_is_never_rewritten(store):

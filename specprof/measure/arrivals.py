@@ -87,10 +87,8 @@ def _noted_ns(control: Control) -> int | None:
     """The time of day in what the kernel handed over beside the bytes; None where there is none that we can read."""
     for level, kind, told in control:
         if level == socket.SOL_SOCKET and kind in _STAMPS and len(told) == _TIMESPEC.size:
-            seconds: int
-            nanoseconds: int
             seconds, nanoseconds = _TIMESPEC.unpack(told)
-            return seconds * 1_000_000_000 + nanoseconds
+            return int(seconds * 1_000_000_000 + nanoseconds)
     return None
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from specprof.analyse.comparisons import cached_repeats, faster_with_drafts, length_mismatch
+from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates import cell_gates
 from specprof.analyse.gates.texts import looping
 from specprof.analyse.results import Figure, Loops, Severity
@@ -79,6 +80,15 @@ def test_9_a_later_position_cannot_survive_more_often():
     cell = make_cell(**ON)
     gate = found(make_frame(cell, counters={"num_accepted_tokens_per_pos": (60.0, 68.0, 0.0, 0.0)}))[9, "counters"]
     assert "later draft position" in gate.evidence
+
+
+def test_9_a_server_may_tell_a_position_once_it_has_accepted_it():
+    frame = make_frame(make_cell(**ON), counters={"num_accepted_tokens_per_pos": (60.0, 30.0, 0.0, 0.0)})
+    told = {few: replace(frame.data.before, num_accepted_tokens_per_pos=few) for few in [(9.0,), (0.0, 29.0), ()]}
+    for before in told.values():
+        assert (9, "counters") not in found(CellFrame(replace(frame.data, before=before)))
+    rising = replace(frame.data.after, num_accepted_tokens_per_pos=(60.0,))
+    assert (9, "counters") not in found(CellFrame(replace(frame.data, before=told[0.0, 29.0], after=rising)))
 
 
 # -- 10: lengths ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,8 +104,9 @@ def _server_survivors(frame: CellFrame) -> tuple[NDArray[np.float64], float]:
     before, after = frame.data.before, frame.data.after
     if not (before and after) or after.num_accepted_tokens_per_pos is None or after.num_drafts is None:
         return np.empty(0), 0.0
-    end = np.array(after.num_accepted_tokens_per_pos, dtype=np.float64)
-    start = np.array(before.num_accepted_tokens_per_pos or (0.0,) * len(end), dtype=np.float64)
+    counted = (before.num_accepted_tokens_per_pos or (), after.num_accepted_tokens_per_pos)
+    # a server may first tell a position when it first accepts it
+    start, end = np.array(list(zip_longest(*counted, fillvalue=0.0)), dtype=np.float64).reshape(-1, 2).T
     return end - start, after.num_drafts - (before.num_drafts or 0.0)
 
 

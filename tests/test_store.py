@@ -246,12 +246,26 @@ def test_the_same_study_opens_the_same_folder(store):
 
 
 def test_another_study_of_the_same_name_is_refused_with_the_difference(store):
+    store.seal(full_record())
     with pytest.raises(StoreError) as problem:
         Store.create(store.root, "study: demo\nprompts: 32\n", "b" * 64)
     assert "holds another study of this name. What was changed since it was measured:" in str(problem.value)
     assert "\n  +prompts: 32" in str(problem.value)
     assert "Give the changed study a new name (study: …) to keep both, or undo the change" in str(problem.value)
     assert store.study_text == "study: demo\n"
+
+
+def test_a_study_of_which_nothing_was_measured_makes_way_for_the_one_it_was_changed_into(store):
+    _, launch = store.new_launch()
+    (launch / "engine.log").touch()
+    store.write_environment({"hostname": "another"})
+    store.declare_verdicts({"batching": "d1"})
+    changed = Store.create(store.root, "study: demo\nprompts: 32\n", "b" * 64)
+    assert (changed.study_text, changed.environment(), changed.verdicts()) == ("study: demo\nprompts: 32\n", {}, {})
+    assert not launch.exists()
+    changed.seal(full_record())
+    with pytest.raises(StoreError, match="holds another study of this name"):
+        Store.create(store.root, "study: demo\n", HASH)
 
 
 def test_more_blocks_of_the_same_study_are_written_down(store):
@@ -291,10 +305,13 @@ def test_verdicts_are_written_down_before_the_measurement(store):
     }
 
 
-def test_a_line_that_was_moved_is_refused(store):
+def test_a_line_that_was_moved_is_refused_once_a_cell_is_measured(store):
     store.declare_verdicts({"batching": "d1"})
+    store.declare_verdicts({"batching": "d2"})
+    store.seal(full_record())
     with pytest.raises(StoreError, match="verdict 'batching' was declared before the measurement and has changed"):
-        store.declare_verdicts({"batching": "d2"})
+        store.declare_verdicts({"batching": "d3"})
+    assert store.verdicts() == {"batching": DeclaredVerdict("d2", post_hoc=False)}
 
 
 # -- one run at a time, on a disk that takes it -----------------------------------------------------------------------

@@ -62,8 +62,7 @@ def _run(study: Study, text: str, root: Path, progress: Progress) -> Path:
     plan = make_plan(study)  # whatever is wrong with the prompts shows before a folder is made
     require_runnable(study)
     require_backend(study.clients)
-    store = Store.create(root, text, study.content_hash(), lambda then: changes(then, study))
-    with store.lock():
+    with Store.held(root, text, study.content_hash(), lambda then: changes(then, study)) as store:
         require_same_cells(plan, store)
         store.keep_study(text)
         store.declare_verdicts({verdict.name: verdict.digest() for verdict in study.verdicts})

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ from specprof.store.requests import RecentColumns
 
 __all__ = ["DeclaredVerdict", "Store", "now"]
 
+ENVIRONMENT, LAUNCHES, VERDICTS = "environment.json", "launches", "verdicts.json"
+
 
 @dataclass(frozen=True, slots=True)
 class DeclaredVerdict:
@@ -54,19 +56,37 @@ class Store:
 
     @classmethod
     def create(cls, root: Path, study_text: str, study_hash: str, explain: Explain = lambda _: ()) -> Store:
-        """Open the folder for measuring, making it if need be. Refuses a folder that holds another study.
+        """Open the folder for measuring, making it if need be. Refuses a folder in which another study was measured.
 
+        A study of which no cell was sealed makes way: it was refused, or its engine did not start, and was mended.
         `explain`: what a study file as it was measured differs in; lines of the file where it finds nothing to say.
         """
         store = cls(root)
         with writing(root):
             if identity.is_written(root):
-                identity.require_same_study(root, study_text, study_hash, explain)
-                return store
+                if store.sealed_keys() or identity.require_known_format(root) == study_hash:
+                    identity.require_same_study(root, study_text, study_hash, explain)
+                    return store
+                store._forget_study()
             root.mkdir(parents=True, exist_ok=True)
             write(root / "study.yaml", study_text.encode())
             identity.write_identity(root, study_hash)
         return store
+
+    @classmethod
+    @contextmanager
+    def held(cls, root: Path, study_text: str, study_hash: str, explain: Explain = lambda _: ()) -> Iterator[Store]:
+        """`create`, for one run alone while the block lasts; a second run on the same study is refused."""
+        with writing(root):
+            root.mkdir(parents=True, exist_ok=True)
+        with cls(root).lock():
+            yield cls.create(root, study_text, study_hash, explain)
+
+    def _forget_study(self) -> None:
+        """Drop what a study that sealed nothing said of itself and of its engines."""
+        shutil.rmtree(self.root / LAUNCHES, ignore_errors=True)
+        for name in (ENVIRONMENT, VERDICTS):
+            (self.root / name).unlink(missing_ok=True)
 
     @classmethod
     def existing(cls, root: Path) -> Store:
@@ -87,10 +107,10 @@ class Store:
     def declare_verdicts(self, digests: Mapping[str, str]) -> None:
         """Write down what each verdict says, by name, before anything is measured.
 
-        A verdict whose definition changed since is refused; one first declared beside sealed cells stays post hoc.
+        Once a cell is sealed, a verdict whose definition changed is refused, and a new one stays post hoc.
         """
-        declared = self.verdicts()
-        post_hoc = any((self.root / "cells").glob(f"*/{SEAL}"))
+        post_hoc = bool(self.sealed_keys())
+        declared = self.verdicts() if post_hoc else {}
         for name, digest in digests.items():
             if name in declared and declared[name].digest != digest:
                 raise StoreError(
@@ -99,11 +119,11 @@ class Store:
                 )
             declared.setdefault(name, DeclaredVerdict(digest, post_hoc))
         if declared:
-            write_json(self.root / "verdicts.json", {name: asdict(line) for name, line in declared.items()})
+            write_json(self.root / VERDICTS, {name: asdict(line) for name, line in declared.items()})
 
     def verdicts(self) -> dict[str, DeclaredVerdict]:
         """Declared verdicts by name."""
-        path = self.root / "verdicts.json"
+        path = self.root / VERDICTS
         if not path.is_file():
             return {}
         try:
@@ -189,7 +209,7 @@ class Store:
 
     def new_launch(self) -> tuple[int, Path]:
         """A number and folder for one engine start. A resumed launch is another start, with a number of its own."""
-        launches = self.root / "launches"
+        launches = self.root / LAUNCHES
         with writing(launches):
             launches.mkdir(exist_ok=True)
             number = max((int(p.name) for p in launches.iterdir() if p.name.isdecimal()), default=-1) + 1
@@ -199,18 +219,18 @@ class Store:
 
     def write_facts(self, launch: int, facts: EngineFacts) -> None:
         """What the engine of one launch really was."""
-        write_json(self.root / "launches" / str(launch) / "facts.json", asdict(facts))
+        write_json(self.root / LAUNCHES / str(launch) / "facts.json", asdict(facts))
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
         """The machine and specprof itself; the first run's is kept."""
-        if not (self.root / "environment.json").exists():
-            write_json(self.root / "environment.json", environment)
+        if not (self.root / ENVIRONMENT).exists():
+            write_json(self.root / ENVIRONMENT, environment)
 
     def complete_environment(self, found: Mapping[str, Any]) -> None:
         """Fill in what the first run could not tell yet; what it told stays."""
         told = self.environment()
         missing = {name: value for name, value in found.items() if told.get(name) is None}
-        write_json(self.root / "environment.json", {**told, **missing})
+        write_json(self.root / ENVIRONMENT, {**told, **missing})
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -221,7 +241,7 @@ class Store:
 
     def environment(self) -> dict[str, Any]:
         """What `write_environment` kept; empty if nothing was run."""
-        path = self.root / "environment.json"
+        path = self.root / ENVIRONMENT
         told = read_json(path) if path.is_file() else {}
         if not isinstance(told, dict):
             raise StoreError(f"{path}: holds no environment. Restore it, or remove it.")
@@ -234,7 +254,7 @@ class Store:
     def facts(self) -> dict[int, EngineFacts]:
         """Engine facts by launch number."""
         found = {}
-        for path in (self.root / "launches").glob("*/facts.json"):
+        for path in (self.root / LAUNCHES).glob("*/facts.json"):
             told = read_json(path)
             try:
                 require_facts(told)

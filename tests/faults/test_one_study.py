@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from specprof.api.running import run
-from specprof.errors import StoreError
+from specprof.errors import InputError, StoreError
 from specprof.measure.agenda import require_same_cells
 from specprof.records import CachePolicy
 from specprof.store import Store
@@ -119,7 +119,7 @@ def test_a_workload_that_was_put_in_between_changes_no_other() -> None:
 
 
 def test_an_edited_study_is_refused_with_the_difference_and_what_to_do(tmp_path: Path) -> None:
-    Store.create(tmp_path / "one", STUDY, parsed(STUDY).content_hash())
+    Store.create(tmp_path / "one", STUDY, parsed(STUDY).content_hash()).seal(make_record())
     config = tmp_path / "one.yaml"
     config.write_text(STUDY.replace("output_tokens: 16", "output_tokens: 48"))
     with pytest.raises(StoreError) as refused:
@@ -131,9 +131,19 @@ def test_an_edited_study_is_refused_with_the_difference_and_what_to_do(tmp_path:
     )
 
 
+def test_a_study_that_was_refused_before_anything_was_measured_can_be_mended_under_its_name(tmp_path: Path) -> None:
+    config = tmp_path / "one.yaml"
+    config.write_text(STUDY.replace("preset: small", "preset: smal"))
+    with pytest.raises(InputError, match="no preset 'smal'"):
+        run(config, tmp_path)
+    config.write_text(STUDY)
+    assert Store.existing(run(config, tmp_path)).sealed_keys() == {cell.key for cell in make_plan(parsed(STUDY)).cells}
+
+
 def test_a_study_file_changed_in_the_results_themselves_is_not_taken_for_what_was_measured(tmp_path: Path) -> None:
     edited = STUDY.replace("output_tokens: 16", "output_tokens: 48")
     store = Store.create(tmp_path / "one", STUDY, parsed(STUDY).content_hash())
+    store.seal(make_record())
     (store.root / "study.yaml").write_text(edited)
     config = tmp_path / "one.yaml"
     config.write_text(edited)

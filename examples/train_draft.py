@@ -40,7 +40,8 @@ from specprof.engine.builtin import model_hash, resolve_model
 from specprof.engine.hidden import hide_media_packages
 from specprof.errors import InputError, SpecprofError
 from specprof.records import Prompt
-from specprof.study.config import Study, VllmEngine
+from specprof.study.config import Study
+from specprof.study.engines import VllmEngine
 from specprof.study.plan import make_plan
 from specprof.study.prompts import load_workload
 from specprof.study.reading import load_study

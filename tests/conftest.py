@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from specprof.engine.vllm import VllmServer, start
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 
 StartEngine = Callable[..., VllmServer]
 

@@ -12,7 +12,7 @@ from specprof.engine import vllm
 from specprof.errors import InputError
 from specprof.measure.loop import run_study
 from specprof.store import Store
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 from specprof.study.plan import make_plan
 from specprof.study.reading import parse_study
 from tests.measure.doubles import Journal

@@ -11,7 +11,7 @@ from specprof.engine import doctor, study_checks
 from specprof.engine.check import Check, Outcome
 from specprof.engine.command import InstalledEngine
 from specprof.engine.study_checks import gpu_names
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 from specprof.study.plan import make_plan
 from specprof.study.reading import load_study
 from tests.running import ROOT, specprof

@@ -11,7 +11,7 @@ import pytest
 
 from specprof.columns import requests_of
 from specprof.store import Store
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 from specprof.study.plan import make_plan
 from specprof.study.reading import load_study
 from tests.running import ROOT, figures, gone, measured_study, sealed, specprof, started, wait_until

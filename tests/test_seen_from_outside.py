@@ -12,7 +12,7 @@ import pytest
 
 from specprof.engine.command import InstalledEngine, build
 from specprof.errors import InputError
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 from tests.engine.elsewhere import Elsewhere, running
 from tests.running import ROOT, Run, started, wait_until
 from tests.untrusted import told

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from specprof.records import EngineFacts
-from specprof.study.config import Study, VllmEngine
+from specprof.study.config import Study
+from specprof.study.engines import VllmEngine
 
 MODEL_PLACEHOLDER = "MODEL"
 
@@ -46,7 +47,7 @@ def deployment(study: Study, facts: EngineFacts | None) -> Deployment:
     served = served_name(study.engine.model)
     flags = list(_split(facts.argv))
     model = next((values[0] for flag, values in flags if flag == "--model" and values), study.engine.model)
-    asked = {key.replace("-", "_"): value for key, value in study.engine.args.items()}
+    asked = study.engine.args_by_name
     dropped = _MEASURING_FLAGS if "enable_prefix_caching" in asked else _MEASURING_FLAGS | {_NO_CACHE}
     kept = [part for flag, values in flags if flag not in dropped for part in (flag, *values)]
     # The CPU build has no `vllm` command that works, so its server module is started as it was when it was measured.
@@ -82,5 +83,7 @@ def _notes(facts: EngineFacts, model: str, *, cache_dropped: bool) -> Iterator[s
         )
     if "$SPECPROF_CACHE" in model:
         yield "$SPECPROF_CACHE is where specprof keeps converted models: ~/.cache/specprof unless you set it."
+    if withheld := [name for name, value in facts.env.items() if value == _REDACTED]:
+        yield f"{', '.join(withheld)}: set when it was measured, and written down nowhere; set it where you serve."
     if any("$VENV" in value for value in facts.env.values()):
         yield "$VENV is the Python environment that vLLM is installed in."

@@ -18,20 +18,12 @@ from typing import Any
 
 from specprof.engine import rehearsal
 from specprof.errors import InputError
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
+from specprof.study.withheld import names_secret
 
 HOST = "127.0.0.1"
 _SERVERS = {"cpu": "specprof.engine.serve", "cuda": "vllm.entrypoints.openai.api_server"}
 
-_OURS = (
-    "model", "host", "port", "uds", "api_key", "root_path", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs",
-    "speculative_config", "stream_interval", "enable_per_request_metrics", "enable_prompt_tokens_details",
-    "per_request_spec_decode_metrics", "disable_log_stats", "headless",
-)  # fmt: skip
-_WHY_OURS = {
-    "speculative_config": "it belongs to an arm (arms: NAME: {speculative_config: …})",
-    "model": "it is engine.model",
-}
 RANKS = ("pipeline_parallel_size", "tensor_parallel_size", "data_parallel_size")
 _BACKENDS = ("distributed_executor_backend", "data_parallel_backend")
 _OF_SEVERAL_NODES = (
@@ -39,7 +31,6 @@ _OF_SEVERAL_NODES = (
     "data_parallel_start_rank",
 )  # fmt: skip
 _SMALL_MACHINE_CORES = 4
-_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL")
 REDACTED = "(redacted)"
 SCRATCH_VARIABLE = "VLLM_RPC_BASE_PATH"  # where vLLM keeps its sockets: another folder at every start
 
@@ -94,11 +85,10 @@ def build(
     scratch: Path,
 ) -> Command:
     """The command that serves `model` (resolved) on `port`; `scratch` takes the engine's sockets."""
-    check_args(spec)
     check_rehearsal(spec, engine)
     argv = [sys.executable, "-m", _SERVERS[engine.device], "--model", model, "--host", HOST, "--port", str(port)]
-    own = {key.replace("-", "_"): value for key, value in spec.args.items()}
-    argv += flags({**_common_args(spec), **(_cpu_args(spec) if engine.device == "cpu" else {}), **own})
+    device_args = _cpu_args(spec) if engine.device == "cpu" else {}
+    argv += flags({**_common_args(spec), **device_args, **spec.args_by_name})
     if speculative_config is not None:
         argv += flags({
             "per_request_spec_decode_metrics": "detailed",
@@ -113,15 +103,6 @@ def build(
         **spec.env,
     }
     return Command(tuple(argv), env, _meeting_place(spec))
-
-
-def check_args(spec: VllmEngine) -> None:
-    """Refuse arguments that specprof sets itself, because a second value would change or break the measurement."""
-    for key in spec.args:
-        name = key.replace("-", "_").removeprefix("no_")
-        if name in _OURS:
-            why = _WHY_OURS.get(name, "specprof sets it itself")
-            raise InputError(f"engine.args.{key}: {why}. Remove it from args.")
 
 
 def check_rehearsal(spec: VllmEngine, engine: InstalledEngine) -> None:
@@ -170,24 +151,13 @@ def isolated(speculative_config: Mapping[str, Any]) -> Mapping[str, Any]:
 def redact(env: Mapping[str, str]) -> dict[str, str]:
     """The environment as it may be written down: no secret's value, and nothing that differs at every start."""
     kept = {name: value for name, value in env.items() if name != SCRATCH_VARIABLE}
-    return {name: REDACTED if is_secret(name) else value for name, value in kept.items()}
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable's name says that its value must never reach a disk."""
-    return any(word in name.upper() for word in _SECRET_WORDS)
+    return {name: REDACTED if names_secret(name) else value for name, value in kept.items()}
 
 
 def openmp_library() -> Path | None:
     """Intel's OpenMP runtime of this environment: vLLM's CPU kernels run about twice as fast under it."""
     library = Path(sysconfig.get_path("data")) / "lib" / "libiomp5.so"
     return library if library.is_file() else None
-
-
-def count(spec: VllmEngine, key: str, *, missing: int = 1) -> int:
-    """A whole number among the study's args, whichever way its key is spelt; `missing` if it is absent or no number."""
-    value = spec.args.get(key, spec.args.get(key.replace("_", "-")))
-    return int(value) if isinstance(value, int | str) and str(value).isdigit() else missing
 
 
 def usable_cores() -> int:
@@ -207,7 +177,7 @@ def _common_args(spec: VllmEngine) -> dict[str, Any]:
 
 
 def _cpu_args(spec: VllmEngine) -> dict[str, Any]:
-    if count(spec, "pipeline_parallel_size") > 1:
+    if (spec.count("pipeline_parallel_size") or 1) > 1:
         return {
             # Under --enforce-eager the stages start, and die at the first request.
             "compilation_config": {"mode": 2, "backend": "eager"},
@@ -234,7 +204,7 @@ def _meeting_place(spec: VllmEngine) -> dict[str, str]:
 
     torch's gloo, which every one of them opens, would listen where the machine's name leads, and others with it.
     """
-    args = {key.replace("-", "_"): value for key, value in spec.args.items()}
+    args = spec.args_by_name
     is_spread = any(name in args for name in _OF_SEVERAL_NODES) or "ray" in [args.get(name) for name in _BACKENDS]
     return {} if is_spread or sys.platform != "linux" else {"GLOO_SOCKET_IFNAME": "lo"}
 
@@ -251,7 +221,7 @@ def _small_machine_env(spec: VllmEngine) -> dict[str, str]:
     cores = usable_cores()
     if cores > _SMALL_MACHINE_CORES:
         return {}
-    if any(count(spec, key) > 1 for key in RANKS):  # each rank a process: bound to cores they would fight for one
+    if any((spec.count(name) or 1) > 1 for name in RANKS):  # each a process: bound to cores they would fight for one
         return {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": str(cores)}
 
@@ -259,7 +229,7 @@ def _small_machine_env(spec: VllmEngine) -> dict[str, str]:
 def _cpu_env(spec: VllmEngine) -> dict[str, str]:
     env = {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "120"}  # 300 by default: so long would a hung step go unnoticed
     env |= _small_machine_env(spec)
-    if "kv_cache_memory_bytes" not in spec.args:
+    if "kv_cache_memory_bytes" not in spec.args_by_name:
         env["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB
     library = openmp_library()
     if library is not None:

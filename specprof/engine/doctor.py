@@ -20,7 +20,8 @@ from specprof.engine.command import InstalledEngine
 from specprof.engine.hidden import MEDIA_PACKAGES
 from specprof.errors import InputError
 from specprof.study.attach import AttachEngine
-from specprof.study.config import Study, VllmEngine
+from specprof.study.config import Study
+from specprof.study.engines import VllmEngine
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -77,7 +77,7 @@ class Setup:
     model: str = ""
     rehearsal: bool = False
     env: Mapping[str, str] | None = None
-    args: Mapping[str, Any] | None = None
+    args: Mapping[str, Any] | None = None  # of the engine, with underscores
 
     @property
     def runner(self) -> str:
@@ -89,7 +89,7 @@ class Setup:
     @property
     def sync(self) -> bool:
         """Whether the scheduler is not asynchronous."""
-        args = {name.replace("-", "_"): value for name, value in (self.args or {}).items()}
+        args = self.args or {}
         asked = args.get("async_scheduling", True) is False or args.get("no_async_scheduling") is True
         return asked or self.method in _SYNC_METHODS
 

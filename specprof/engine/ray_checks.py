@@ -10,14 +10,14 @@ from specprof.engine.check import Check, fail, ok, warn
 from specprof.engine.ray_cluster import ADDRESS, NoCluster
 from specprof.errors import InputError
 from specprof.study.clients import RAY_INSTALL, Clients, ray_is_installed, require_backend
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 
 EXECUTOR = "distributed_executor_backend"
 
 
 def over_nodes(spec: VllmEngine) -> bool:
     """Whether the study's engine runs on whatever nodes a Ray cluster has, not on this machine's GPUs alone."""
-    return spec.args.get(EXECUTOR, spec.args.get(EXECUTOR.replace("_", "-"))) == "ray"
+    return spec.args_by_name.get(EXECUTOR) == "ray"
 
 
 def executor(wanted: int, shape: str) -> Iterator[Check]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from specprof.engine.protocol import Engine
 from specprof.records import Launch
 from specprof.study.attach import AttachEngine
-from specprof.study.config import EngineSpec, SimEngine, VllmEngine
+from specprof.study.engines import EngineSpec, SimEngine, VllmEngine
 
 
 def start(
@@ -23,7 +23,7 @@ def start(
         case VllmEngine():
             from specprof.engine import vllm
 
-            own = spec.model_copy(update={"args": {**spec.args, **launch.engine_args}})
+            own = spec.model_copy(update={"args": {**spec.args_by_name, **launch.engine_args}})
             return vllm.start(own, speculative_config=launch.speculative_config, folder=folder, on_progress=on_progress)
         case SimEngine():
             from specprof.engine.sim import engine as sim

@@ -15,7 +15,8 @@ from specprof.engine.check import Check, fail, ok, warn
 from specprof.engine.command import InstalledEngine
 from specprof.engine.known_bad import Known, Setup
 from specprof.errors import InputError
-from specprof.study.config import Study, VllmEngine
+from specprof.study.config import Study
+from specprof.study.engines import VllmEngine
 
 SUFFIX_MODULE = "arctic_inference"  # vLLM imports it for suffix decoding and does not bring it
 SUFFIX_INSTALL = "pip install arctic-inference==0.1.1 (it compiles: a C++ compiler is needed)"
@@ -49,7 +50,7 @@ def require_startable(study: Study, on_warning: Callable[[str], None]) -> None:
         return
     engine = command.installed_engine()
     command.check_rehearsal(spec, engine)
-    stages = command.count(spec, "pipeline_parallel_size")
+    stages = spec.count("pipeline_parallel_size") or 1
     for name, arm in study.arms.items():
         if (settings := arm.speculative_config) is None:
             continue
@@ -100,10 +101,6 @@ def _method_literals(tree: ast.Module) -> Iterator[str]:
 
 
 def _args(spec: VllmEngine) -> Check:
-    try:
-        command.check_args(spec)
-    except InputError as problem:
-        return fail("engine args", "an argument that specprof sets itself", str(problem))
     return ok("engine args", " ".join(command.flags(spec.args)) or "none")
 
 
@@ -181,7 +178,7 @@ def _partition(spec: VllmEngine) -> Iterator[Check]:
     text = spec.env.get("VLLM_PP_LAYER_PARTITION")
     if text is None:
         return
-    name, stages = "layer split", command.count(spec, "pipeline_parallel_size")
+    name, stages = "layer split", spec.count("pipeline_parallel_size") or 1
     parts = text.split(",")
     if not all(part.strip().isdigit() for part in parts) or len(parts) != stages:
         yield fail(name, f"{text} for {stages} stages", f"Give {stages} layer counts, separated by commas.")
@@ -211,11 +208,11 @@ def _arm(
         return
     if isinstance(draft := settings.get("model"), str) and method != "ngram":
         yield _model(f"{label}: draft", draft)
-    overrides = spec.args.get("override_generation_config")
+    overrides = spec.args_by_name.get("override_generation_config")
     refused = [key for key in _REFUSED_WITH_SPECULATION if isinstance(overrides, Mapping) and key in overrides]
     if refused:
         yield fail(label, f"{', '.join(refused)} is refused under speculation", "Remove it from engine.args.")
-    stages = command.count(spec, "pipeline_parallel_size")
+    stages = spec.count("pipeline_parallel_size") or 1
     device = "cpu" if engine.device == "cpu" and (_world(spec)[0] == 1 or _means_cpu(spec)) else "cuda"
     rows = list(known_bad.consult(_setup(spec, engine, settings, device, sampled=sampled)))
     for row in rows:
@@ -240,14 +237,14 @@ def _setup(
     return Setup(
         method=_method(settings),
         device=device,
-        pipeline_parallel_size=command.count(spec, "pipeline_parallel_size"),
+        pipeline_parallel_size=spec.count("pipeline_parallel_size") or 1,
         settings=settings,
         sampled=sampled,
         version=engine.version,
         model=spec.model,
         rehearsal=spec.rehearsal,
         env=spec.env,
-        args=spec.args,
+        args=spec.args_by_name,
     )
 
 
@@ -270,7 +267,7 @@ def _samples(study: Study) -> bool:
 
 def _cap(study: Study, spec: VllmEngine) -> Iterator[Check]:
     """A server cap below the client's streams makes a queue, and the figure is then of the cap."""
-    most, cap = max(study.concurrency), command.count(spec, "max_num_seqs", missing=0)
+    most, cap = max(study.concurrency), spec.count("max_num_seqs") or 0
     if not cap:
         yield warn("server cap", "max_num_seqs is left to vLLM", f"State it, e.g. args: {{max_num_seqs: {most}}}.")
     elif cap < most:
@@ -286,7 +283,7 @@ def _method(settings: Mapping[str, Any]) -> str:
 
 def _world(spec: VllmEngine) -> tuple[int, str]:
     """How many devices the study wants, and how that comes about."""
-    sizes = {key: command.count(spec, key) for key in command.RANKS}
+    sizes = {name: spec.count(name) or 1 for name in command.RANKS}
     wanted = 1
     for size in sizes.values():
         wanted *= size

@@ -20,7 +20,7 @@ from specprof.engine.process import GuardedProcess, guarded, socket_folder
 from specprof.engine.weights import step_bytes
 from specprof.errors import EngineDied, EngineStartError
 from specprof.records import EngineFacts
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 
 LOG_NAME = "engine.log"
 _SETTLE_S = 2.0  # a dying engine is still writing why
@@ -59,7 +59,6 @@ def start(
     `folder` receives `engine.log`. Raises InputError for a study that cannot be started as written, EngineStartError
     with the root cause and the log's path if vLLM dies or is not ready within `spec.start_timeout_s`.
     """
-    commands.check_args(spec)
     installed = commands.installed_engine()
     model = str(resolve_model(spec.model, on_progress=on_progress))
     speculation = _with_resolved_draft(speculative_config, on_progress)

@@ -12,23 +12,23 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     Field,
     JsonValue,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
 from specprof.records import CachePolicy, Sampling, Stop
-from specprof.study.attach import ADDRESS_KEYS, AttachEngine, require_sound_attach
+from specprof.study.attach import ADDRESS_KEYS, require_sound_attach
 from specprof.study.cache import require_sound_cache
 from specprof.study.clients import Clients
 from specprof.study.drafters import require_whole_lengths
+from specprof.study.engines import EngineSpec
 from specprof.study.interference import INTERFERENCE, InterferenceSpec, require_sound_interference
 from specprof.study.load import Goodput, Load, Quality, Rates, StudyLoad, Targets, Trace
 from specprof.study.mix import require_sound_mixes
 from specprof.study.strict import MOST, Count, Strict
 
 AUTO_LOOKS = (4, 8, 12)  # METHOD 5; more looks would need another boundary (`decide.looks`)
+AUTO_ALPHA = 0.05  # of all of them together, and so would another share of errors
 
 MOST_STREAMS, MOST_BLOCKS = 100_000, 1_000  # beyond these a plan is a mistake, and too large to be laid out
 
@@ -38,58 +38,7 @@ Seed = Annotated[int, Field(ge=-(2**62), le=2**62)]  # an engine keeps it in 64 
 # Stands in folder names: letters and digits of any script.
 Name = Annotated[str, Field(pattern=r"^[^\W_][\w.+-]*$", max_length=200)]
 
-ENGINE_ARGS_OF_SPECPROF = {
-    "host": "specprof chooses where the engine listens",
-    "port": "specprof chooses where the engine listens",
-    "model": "write it as engine.model",
-    "speculative_config": "it would be in every arm; write it under arms",
-}
-
-
-class VllmEngine(Strict):
-    """A vLLM process that specprof starts and stops. `args` become its flags: `max_model_len` → `--max-model-len`.
-
-    `rehearsal`: pipeline stages with speculation on the CPU engine (`engine.rehearsal`), whose figures are none of a
-    pipeline.
-    """
-
-    kind: Literal["vllm"]
-    model: str
-    args: Mapping[str, JsonValue] = {}
-    env: Mapping[str, str] = {}
-    start_timeout_s: float = Field(default=600, gt=0, allow_inf_nan=False)
-    rehearsal: bool = False
-
-    @model_serializer(mode="wrap")
-    def _as_before_there_were_rehearsals(self, plain: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
-        """An engine that rehearses nothing is the one it was, so that no hash of it changes."""
-        said: dict[str, JsonValue] = plain(self)
-        if not self.rehearsal:
-            said.pop("rehearsal", None)
-        return said
-
-    @field_validator("args")
-    @classmethod
-    def _leaves_ours_alone(cls, args: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-        for name in args:
-            if name.replace("-", "_") in ENGINE_ARGS_OF_SPECPROF:
-                where = ENGINE_ARGS_OF_SPECPROF[name.replace("-", "_")]
-                raise ValueError(f"'{name}' does not belong here: {where}")
-        return args
-
-
-class SimEngine(Strict):
-    """The simulated engine: a named preset, with single parameters replaced, on a clock `time_scale` times faster."""
-
-    kind: Literal["sim"]
-    preset: str
-    parameters: Mapping[str, JsonValue] = {}
-    time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-
-
 RESERVED_PROTOCOLS = ("prefill", "sentinel", INTERFERENCE)  # how study.plan names the cells it adds
-
-EngineSpec = Annotated[VllmEngine | SimEngine | AttachEngine, Field(discriminator="kind")]
 
 
 class Arm(Strict):
@@ -100,6 +49,8 @@ class Arm(Strict):
     @field_validator("speculative_config")
     @classmethod
     def _drafts_whole_tokens(cls, flags: Mapping[str, JsonValue] | None) -> Mapping[str, JsonValue] | None:
+        if flags is not None and not flags:
+            raise ValueError("names no drafter; leave it out where speculation is off, or write {method: …}")
         require_whole_lengths(flags or {})
         return flags
 
@@ -231,7 +182,7 @@ class VerdictSpec(Strict):
     numerator: Selector
     denominator: Selector
     at_least: float = Field(gt=0, allow_inf_nan=False)
-    alpha: float = Field(default=0.05, gt=0, lt=1)
+    alpha: float = Field(default=AUTO_ALPHA, gt=0, lt=1)
 
     def digest(self) -> str:
         """sha256 of the definition: written before the first measurement, so that nobody moves the line afterwards."""
@@ -288,6 +239,11 @@ class Study(Strict):
         require_sound_interference(self)
         require_sound_cache(self)
         require_sound_attach(self)
+        return self
+
+    @model_validator(mode="after")
+    def _verdicts_can_be_judged(self) -> Study:
+        _require_once([verdict.name for verdict in self.verdicts], "verdicts: name")
         for verdict in self.verdicts:
             where = f"verdicts '{verdict.name}'"
             _require_known([verdict.protocol], self.protocols, f"{where} protocol")
@@ -299,6 +255,12 @@ class Study(Strict):
                     f"{where} protocol: {verdict.protocol!r} is an open loop, whose throughput is what was asked of "
                     "it; a verdict speaks of a closed loop"
                 )
+            if self.blocks == "auto" and verdict.alpha != AUTO_ALPHA:
+                raise ValueError(
+                    f"{where} alpha: the looks of blocks: auto err in {AUTO_ALPHA:.0%} of studies together; leave "
+                    "alpha: out, or give a number of blocks"
+                )
+            tags = [workload.tag for workload in self.workloads]
             _require_known([verdict.workload], measured.workloads or tags, f"{where} workload")
             for selector in (verdict.numerator, verdict.denominator):
                 _require_known([selector.arm or verdict.arm], self.arms, f"{where} arm")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from specprof.records import Cell, Launch, Phase, phase_due
 from specprof.study.attach import AttachEngine
-from specprof.study.config import SimEngine, Study
+from specprof.study.config import Study
+from specprof.study.engines import SimEngine
 
 CELL_S = 0.5  # warm-up, counters, sealing
 BATCHING = 0.9  # N streams write N**0.9 times as fast as one

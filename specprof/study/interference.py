@@ -17,7 +17,7 @@ launches hold nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -27,6 +27,7 @@ from pydantic import Field, field_validator, model_validator
 
 from specprof.errors import InputError
 from specprof.records import Prompt, draft_length
+from specprof.study.engines import VllmEngine
 from specprof.study.strict import Count, Strict
 
 if TYPE_CHECKING:
@@ -187,6 +188,4 @@ def _num_bytes(prompt: Prompt, study: Study) -> int:
 
 def _engine_arg(study: Study, name: str) -> int | None:
     """A whole number among the engine's arguments, whichever way its key is spelt; None if the study leaves it out."""
-    args: Mapping[str, Any] = getattr(study.engine, "args", {})
-    value = args.get(name, args.get(name.replace("_", "-")))
-    return int(value) if isinstance(value, int | str) and str(value).isdigit() else None
+    return study.engine.count(name) if isinstance(study.engine, VllmEngine) else None

@@ -25,12 +25,11 @@ from specprof.study.config import (
     Protocol,
     SamplingSpec,
     Selector,
-    SimEngine,
     Study,
     VerdictSpec,
-    VllmEngine,
     Workload,
 )
+from specprof.study.engines import SimEngine, VllmEngine
 from specprof.study.interference import InterferenceSpec
 from specprof.study.load import Command, Goodput, Rates, Targets, Trace
 from specprof.study.paths import with_paths

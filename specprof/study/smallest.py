@@ -14,8 +14,10 @@ from typing import Any
 
 from specprof.errors import InputError
 from specprof.records import Stop
+from specprof.study.attach import AttachEngine
 from specprof.study.config import Arm, Protocol, Study
 from specprof.study.drafters import drafter_of
+from specprof.study.engines import EngineSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ def smallest_grid(study: Study) -> SmallestGrid:
     measured = {tag for protocol in protocols.values() for tag in _tags(protocol, study)}
     changes: dict[str, Any] = {
         "study": f"{study.study}-policy",
+        "engine": _engine_of(study, arms),
         "arms": arms,
         "workloads": tuple(workload for workload in study.workloads if workload.tag in measured),
         "protocols": protocols,
@@ -56,6 +59,14 @@ def smallest_grid(study: Study) -> SmallestGrid:
     }
     left_out = tuple(workload.tag for workload in study.workloads if workload.tag not in measured)
     return SmallestGrid(study.model_copy(update=changes), left_out)
+
+
+def _engine_of(study: Study, arms: Mapping[str, Arm]) -> EngineSpec:
+    """The study's engine; of servers that are there, those of the arms that are kept."""
+    if not isinstance(study.engine, AttachEngine):
+        return study.engine
+    kept = {arm: url for arm, url in study.engine.arms.items() if arm in arms}
+    return study.engine.model_copy(update={"arms": kept})
 
 
 def spread(streams: Iterable[int]) -> tuple[int, ...]:

@@ -23,7 +23,8 @@ from specprof.measure import loop
 from specprof.measure.environment import CEILING
 from specprof.records import Cell, CellRecord, EngineFacts, Launch, Prompt
 from specprof.store import Store
-from specprof.study.config import AUTO_LOOKS, SimEngine
+from specprof.study.config import AUTO_LOOKS
+from specprof.study.engines import SimEngine
 from specprof.study.reading import parse_study
 from tests.running import ROOT, sealed
 

@@ -6,6 +6,7 @@ import io
 import json
 import runpy
 import shlex
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,9 +15,10 @@ import yaml
 from rich.cells import cell_len
 from rich.console import Console
 
-from specprof.decide.deployment import served_name
+from specprof.decide.deployment import deployment, served_name
 from specprof.decide.policy import choose
 from specprof.decide.routing import SCHEDULE, route
+from specprof.engine.command import REDACTED
 from specprof.errors import InputError
 from specprof.publish.context import engine_of
 from specprof.publish.policy_files import command, policy_document, policy_json, proxy_config, write_policy
@@ -55,6 +57,14 @@ def test_contents_that_disagree_get_a_pool_each():
         "prose": "http://spec-off:8000/v1",
         "json": "http://spec-off:8000/v1",
     }
+
+
+def test_a_secret_of_the_measured_engine_is_named_and_told_nowhere():
+    env = {**FACTS.env, "HF_TOKEN": REDACTED, "TOKENIZERS_PARALLELISM": "false"}
+    served = deployment(study(["code"]), replace(FACTS, env=env))
+    assert "HF_TOKEN" not in served.env
+    assert served.env["TOKENIZERS_PARALLELISM"] == "false"
+    assert "HF_TOKEN: set when it was measured, and written down nowhere; set it where you serve." in served.notes
 
 
 def test_nothing_to_gain_is_one_pool_without_speculation():

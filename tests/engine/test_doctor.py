@@ -16,7 +16,8 @@ from specprof.engine import command, doctor, study_checks
 from specprof.engine.check import Check, Outcome
 from specprof.engine.command import InstalledEngine
 from specprof.errors import InputError
-from specprof.study.config import Study, VllmEngine
+from specprof.study.config import Study
+from specprof.study.engines import VllmEngine
 from specprof.study.reading import load_study
 
 CONFIGS = Path(__file__).parents[2] / "configs"

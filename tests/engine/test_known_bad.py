@@ -11,7 +11,8 @@ from specprof.engine import command, study_checks
 from specprof.engine.command import InstalledEngine
 from specprof.engine.known_bad import TABLE, Effect, Setup, consult
 from specprof.errors import InputError
-from specprof.study.config import Study, VllmEngine
+from specprof.study.config import Study
+from specprof.study.engines import VllmEngine
 from specprof.study.reading import load_study
 from tests.running import ROOT, specprof
 

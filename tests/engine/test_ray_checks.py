@@ -11,7 +11,7 @@ from specprof.engine.doctor import TESTED_VERSION
 from specprof.engine.ray_cluster import Cluster, NoCluster
 from specprof.study import clients as study_clients
 from specprof.study.clients import Clients
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 from specprof.study.reading import load_study
 from tests.running import ROOT
 

@@ -14,7 +14,7 @@ from specprof.engine import command, rehearsal, study_checks
 from specprof.engine.check import Outcome
 from specprof.engine.command import InstalledEngine
 from specprof.errors import InputError
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 from specprof.study.plan import make_plan
 from specprof.study.reading import load_study
 from tests.running import ROOT

@@ -16,7 +16,7 @@ import pytest
 from specprof.engine import endpoint
 from specprof.engine.vllm import VllmServer, start
 from specprof.errors import EngineStartError, InputError
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 from tests.running import wait_gone
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]

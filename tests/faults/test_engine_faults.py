@@ -23,7 +23,7 @@ from specprof.engine.vllm import VllmServer
 from specprof.errors import EngineDied, EngineStartError
 from specprof.measure import loop
 from specprof.records import Cell, CellRecord, Phase
-from specprof.study.config import VllmEngine
+from specprof.study.engines import VllmEngine
 from tests.factory import make_cell, make_prompt
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]

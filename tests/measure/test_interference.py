@@ -14,7 +14,7 @@ from specprof.measure.load import Order, connected
 from specprof.measure.loop import measure
 from specprof.measure.wire import decode
 from specprof.records import Interference, Launch, Phase, Prompt, Request, Role
-from specprof.study.config import SimEngine
+from specprof.study.engines import SimEngine
 from tests.factory import make_cell, make_prompt
 from tests.measure.sse import Vllm, serving
 

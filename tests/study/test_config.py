@@ -150,6 +150,18 @@ REFUSALS = {
         changed('arm: "off"', "arm: eagle"),
         "verdicts 'batching' arm: 'eagle' is not in this study; it has off, ngram-k4",
     ),
+    "two verdicts of one name": (
+        STUDY + STUDY.partition("verdicts:\n")[2],
+        "verdicts: name 'batching' stands twice",
+    ),
+    "a share of errors that planned looks do not have": (
+        changed("blocks: 4", "blocks: auto").replace("at_least:", "alpha: 0.01, at_least:"),
+        "verdicts 'batching' alpha: the looks of blocks: auto err in 5% of studies together; leave alpha: out",
+    ),
+    "an arm that names no drafter": (
+        re.sub("speculative_config: {.*?}", "speculative_config: {}", STUDY),
+        "arms.ngram-k4.speculative_config: names no drafter; leave it out where speculation is off",
+    ),
     "speculation in every arm": (
         changed("max_num_seqs: 8", "speculative_config: {method: ngram}"),
         "demo.yaml:2: engine.args: 'speculative_config' does not belong here: it would be in every arm",
@@ -157,6 +169,18 @@ REFUSALS = {
     "a draft length in words": (
         changed("num_speculative_tokens: 4", "num_speculative_tokens: four"),
         "'num_speculative_tokens' counts draft tokens: write a whole number from 1 on, such as 4",
+    ),
+    "a flag that carries the measurement": (
+        changed("max_num_seqs: 8", "stream-interval: 4"),
+        "engine.args: 'stream-interval' does not belong here: specprof sets it itself; leave it out",
+    ),
+    "a flag that carries the measurement, taken back": (
+        changed("max_num_seqs: 8", "no_enable_per_request_metrics: true"),
+        "engine.args: 'no_enable_per_request_metrics' does not belong here: specprof sets it itself",
+    ),
+    "one argument in two spellings": (
+        changed("max_num_seqs: 8", "max_num_seqs: 8, max-num-seqs: 16"),
+        "engine.args: 'max_num_seqs' and 'max-num-seqs' are one argument; keep one of them",
     ),
     "a port": (changed("max_num_seqs: 8", "port: 8000"), "engine.args: 'port' does not belong here: specprof chooses"),
     "a value JSON does not have": (

@@ -128,6 +128,17 @@ def test_the_file_written_is_the_study_planned(config: Path, tmp_path: Path) -> 
         write_study(grid.study, tmp_path / "small.yaml")
 
 
+def test_of_servers_that_are_there_those_of_its_arms_are_kept(tmp_path: Path) -> None:
+    names = ("off", "draft-k1", "draft-k3", "draft-k7", "ngram-k4")
+    addresses = ", ".join(f'"{name}": "http://127.0.0.1:{8000 + n}"' for n, name in enumerate(names))
+    text = STUDY.partition("prefill:")[0].replace(
+        "{kind: sim, preset: small}", f"{{kind: attach, arms: {{{addresses}}}}}"
+    )
+    write_study(smallest_grid(parse_study(text, "study.yaml")).study, tmp_path / "small.yaml")
+    kept = load_study(tmp_path / "small.yaml")
+    assert set(kept.engine.arms) == set(kept.arms) == {"off", "draft-k1", "draft-k7", "ngram-k4"}
+
+
 def test_suites_are_named_from_where_the_file_lies(tmp_path: Path) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "code.jsonl").write_bytes((ROOT / "prompts" / "code.jsonl").read_bytes())

@@ -1,10 +1,11 @@
 """Do the 95% intervals hold 95%? Simulated studies with known truth, through the whole analysis path.
 
-    python -m benchmarks.coverage [--studies 500] [--blocks 4] [--prompts 32] [--write docs/coverage.md]
+    python -m benchmarks.coverage [--studies 500] [--blocks 4] [--prompts 32] [--sigma 0 0.5] [--write docs/coverage.md]
 
 Each study is another world: other prompts, another machine's luck, other launches. The truth never comes from the code
 under test: acceptance is integrated over the population of prompts (`engine.sim.truth`), and the ratios are averaged
-over many other simulated cells straight from token counts and walls.
+over many other simulated cells straight from token counts and walls. Texts are forced to one length, or, with a sigma,
+end where they end: a few long ones then weigh as much as many short ones.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from specprof.analyse.study import analyse
 from specprof.columns import cell_data
 from specprof.engine.sim import Content, Machine, Noise, VirtualEngine, machine_of
 from specprof.engine.sim.truth import acceptance_truth
-from specprof.records import CellRecord, Launch, Phase, Prompt
+from specprof.records import CellRecord, Launch, Phase, Prompt, Stop
 
 TOKENS = 96
 DRAFT_TOKENS = 4
 STREAMS = (1, 8)
+LONGEST = 20  # times the typical text: none is cut off
 SPECULATION = {"method": "draft", "num_speculative_tokens": DRAFT_TOKENS}
 
 
@@ -42,11 +44,14 @@ class Design:
 
     blocks: int
     prompts: int
+    sigma: float = 0.0  # of the log of the texts' lengths; 0: forced, all of one length
 
 
-def world(seed: int) -> Machine:
+def world(seed: int, design: Design) -> Machine:
     """A machine with all that makes measuring hard: prompts that differ, launches that differ, steps that jitter."""
     content = Content((0.75, 0.68, 0.62, 0.58), prompt_spread=0.5, drift_per_100_tokens=0.1, eos_mean_tokens=5000)
+    if design.sigma:
+        content = replace(content, eos_mean_tokens=TOKENS, eos_sigma=design.sigma)
     noise = Noise(launch_sigma=0.02, step_sigma=0.05)
     return replace(machine_of("small"), contents={"code": content}, noise=noise, seed=seed)
 
@@ -62,7 +67,7 @@ def prompts_of(seed: int, count: int) -> tuple[Prompt, ...]:
 
 def records(seed: int, design: Design) -> Iterator[CellRecord]:
     """One study's cells, in ABBA order."""
-    machine, prompts = world(seed), prompts_of(seed, design.prompts)
+    machine, prompts = world(seed, design), prompts_of(seed, design.prompts)
     suite = {p.id: p for p in prompts}
     launches = []
     for block in range(design.blocks):
@@ -70,6 +75,9 @@ def records(seed: int, design: Design) -> Iterator[CellRecord]:
         for arm in ("off", "on") if block % 2 == 0 else ("on", "off"):
             speculation, ids = SPECULATION if arm == "on" else None, [prompt.id for prompt in ordered]
             cells = tuple(forced_cell(arm, speculation, block, n, ids, tokens=TOKENS) for n in STREAMS)
+            if design.sigma:
+                natural = {"stop": Stop.NATURAL, "protocol": "natural", "max_tokens": LONGEST * TOKENS}
+                cells = tuple(replace(cell, **natural) for cell in cells)
             launches.append(Launch(len(launches), block, arm, speculation, cells))
     for launch in launches:
         engine = VirtualEngine(machine, launch.speculative_config, launch_index=launch.index)
@@ -93,26 +101,41 @@ def figures(seed: int, design: Design) -> dict[str, Figure]:
     }
 
 
-def log_throughputs(seed: int, design: Design) -> dict[tuple[str, int], float]:
-    """ln(tokens / wall) of one block, from the records alone."""
-    walls = {}
+@dataclass(frozen=True)
+class Block:
+    """One block, from the records alone: ln(tokens / wall) by arm and streams, tokens accepted and steps they took."""
+
+    log_throughputs: dict[tuple[str, int], float]
+    accepted: int
+    steps: int
+
+
+def one_block(seed: int, design: Design) -> Block:
+    """A block of a world that no study uses."""
+    speeds, accepted, steps = {}, 0, 0
     for record in records(seed, replace(design, blocks=1)):
         measured = [r for r in record.requests if r.phase is Phase.MEASURED]
         wall_ns = max(r.done_ns for r in measured) - min(r.sent_ns for r in measured)
-        walls[record.cell.arm, record.cell.concurrency] = log(sum(len(r.token_ids) for r in measured) / wall_ns)
-    return walls
+        speeds[record.cell.arm, record.cell.concurrency] = log(sum(len(r.token_ids) for r in measured) / wall_ns)
+        told = [r.speculation for r in measured if r.speculation is not None]
+        accepted += sum(one.num_accepted for one in told)
+        steps += sum(one.num_steps for one in told)
+    return Block(speeds, accepted, steps)
 
 
 def truth(design: Design, draws: int, pool: ProcessPoolExecutor) -> dict[str, float]:
     """The values the intervals must hold, from `draws` worlds no study uses."""
-    worlds = pool.map(partial(log_throughputs, design=design), range(10**6, 10**6 + draws), chunksize=8)
+    worlds = pool.map(partial(one_block, design=design), range(10**6, 10**6 + draws), chunksize=8)
     seen = list(worlds)
-    x = {place: float(np.mean([one[place] for one in seen])) for place in seen[0]}
+    x = {place: float(np.mean([one.log_throughputs[place] for one in seen])) for place in seen[0].log_throughputs}
     spec1, spec8 = (x["on", n] - x["off", n] for n in STREAMS)
     batch_on, batch_off = (x[arm, 8] - x[arm, 1] for arm in ("on", "off"))
-    lengths = acceptance_truth(world(0).contents["code"], DRAFT_TOKENS, TOKENS)
+    if design.sigma:
+        length = 1 + sum(one.accepted for one in seen) / sum(one.steps for one in seen)
+    else:
+        length = acceptance_truth(world(0, design).contents["code"], DRAFT_TOKENS, TOKENS).acceptance_length
     return {
-        "AL": lengths.acceptance_length,
+        "AL": length,
         "speculation gain, N=1": exp(spec1),
         "speculation gain, N=8": exp(spec8),
         "batching gain, on": exp(batch_on),
@@ -153,9 +176,10 @@ def coverage(num_studies: int, design: Design, draws: int) -> list[Coverage]:
 
 def as_markdown(table: Sequence[Coverage], design: Design, seconds: float) -> str:
     """The table, with what it was made of."""
+    lengths = f"ln-normal around {TOKENS}, sigma {design.sigma:g}" if design.sigma else f"{TOKENS}, all alike"
     head = (
-        f"{table[0].studies} simulated studies, {design.prompts} prompts × {TOKENS} tokens, {design.blocks} blocks, "
-        f"N = {STREAMS[0]} and {STREAMS[1]}, K = {DRAFT_TOKENS}; {seconds:.0f} s.\n\n"
+        f"{table[0].studies} simulated studies, {design.prompts} prompts, output tokens {lengths}, {design.blocks} "
+        f"blocks, N = {STREAMS[0]} and {STREAMS[1]}, K = {DRAFT_TOKENS}; {seconds:.0f} s.\n\n"
         "| figure | truth | 95% interval covers | median half-width |\n|---|---|---|---|\n"
     )
     rows = (f"| {c.name} | {c.truth:.3f} | {c.covered:.1%} ± {c.error:.1%} | ±{c.half_width:.1%} |" for c in table)
@@ -169,15 +193,18 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=1000, help="worlds the truth of the ratios is averaged over")
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--prompts", type=int, default=32, help="32 is publishing grade")
+    parser.add_argument("--sigma", type=float, nargs="+", default=[0.0, 1.0], help="of the log of the texts' lengths")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    design = Design(options.blocks, options.prompts)
-    began = time.perf_counter()
-    table = coverage(options.studies, design, options.draws)
-    text = as_markdown(table, design, time.perf_counter() - began)
-    print(text)
+    told = []
+    for sigma in options.sigma:
+        design = Design(options.blocks, options.prompts, sigma)
+        began = time.perf_counter()
+        table = coverage(options.studies, design, options.draws)
+        told.append(as_markdown(table, design, time.perf_counter() - began))
+        print(told[-1])
     if options.write:
-        options.write.write_text(text, encoding="utf-8")
+        options.write.write_text("\n".join(told), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def compare(
 def policy(
     study: ResultsArgument,
     protocol: Annotated[
-        str | None, typer.Option(help="Decide under this protocol; the first forced one if not given.")
+        str | None, typer.Option(help="Decide under this protocol, a closed loop; the first forced one if not given.")
     ] = None,
     margin: Annotated[float, typer.Option(help="What speculation must gain to be worth it: 0.03 is 3%.")] = 0.03,
     out: Annotated[Path | None, typer.Option(help="Where the files go; the study's folder if not given.")] = None,

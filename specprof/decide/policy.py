@@ -141,16 +141,28 @@ def _why_undecided(best: Candidate, margin: float) -> str:
 def protocol_named(study: Study, name: str | None) -> str:
     """The protocol to decide by: the one named, else the first forced one (METHOD 2), else the first of all.
 
-    Raises InputError for one that is not in the study, or in which contents share the engine.
+    Raises InputError for one that is not in the study, in which contents share the engine, or whose requests come by
+    the clock; and where a study has no other.
     """
-    # never empty: a study that mixes contents measures each of them alone as well
+    # a study that mixes contents measures each of them alone as well
     alone = [known for known, protocol in study.protocols.items() if protocol.mix is None]
-    if name is None:
-        return next((known for known in alone if study.protocols[known].stop is Stop.FORCED), alone[0])
-    if name not in study.protocols:
+    closed = [known for known in alone if study.load_of(known) is None]
+    if name is not None and name not in study.protocols:
         raise InputError(f"--protocol {name}: is not in this study; it has {', '.join(study.protocols)}.")
+    if not closed:
+        raise InputError(
+            f"{study.study}: no protocol of this study is a closed loop, and a policy needs one: the throughput of an "
+            "open loop is what was asked of it. Add one with a concurrency: of its own, and measure it."
+        )
+    if name is None:
+        return next((known for known in closed if study.protocols[known].stop is Stop.FORCED), closed[0])
     if name not in alone:
-        raise InputError(f"--protocol {name}: mixes contents, and a policy needs each alone: {', '.join(alone)}.")
+        raise InputError(f"--protocol {name}: mixes contents, and a policy needs each alone: {', '.join(closed)}.")
+    if name not in closed:
+        raise InputError(
+            f"--protocol {name}: is an open loop, whose throughput is what was asked of it; a policy needs a closed "
+            f"one: {', '.join(closed)}."
+        )
     return name
 
 
@@ -164,10 +176,7 @@ def choices(
     bounds = bounding_arms(figures)
     cells = {key_of(cell): cell for cell in figures.cells if cell.protocol == protocol and cell.arm not in bounds}
     if not any(cell.arm == evidence.off_arm for cell in cells.values()):
-        raise InputError(
-            f"{figures.study}: holds no cell of protocol '{protocol}' without speculation, so there is no gain to "
-            'decide by. Measure an arm "off": {} beside the others.'
-        )
+        raise InputError(f"{figures.study}: {_no_baseline(study, protocol)}")
     confidence = look_confidence() if study.blocks == "auto" else CONFIDENCE
     found: dict[str, tuple[Choice, ...]] = {workload.tag: () for workload in study.workloads}
     for tag in found:
@@ -175,6 +184,19 @@ def choices(
         rows = (_Row(evidence, cells, (tag, protocol, n), confidence) for n in loads)
         found[tag] = tuple(row.choice(margin) for row in rows)
     return found
+
+
+def _no_baseline(study: Study, protocol: str) -> str:
+    off = next((name for name, arm in study.arms.items() if not arm.speculative_config), None)
+    if off is None:
+        return (
+            f"holds no cell of protocol '{protocol}' without speculation, so there is no gain to decide by. Measure an "
+            'arm "off": {} beside the others.'
+        )
+    return (
+        f"arm '{off}' is not measured yet under protocol '{protocol}', and every gain is held against it. Go on with "
+        "'specprof run CONFIG', or name a protocol that is measured with --protocol."
+    )
 
 
 def bounding_arms(figures: StudyFigures) -> set[str]:

@@ -209,6 +209,35 @@ def test_a_protocol_that_mixes_contents_cannot_decide_about_one():
         protocol_named(both, "mixed")
 
 
+SERVED = {"stop": "natural", "max_tokens": 64, "load": {"kind": "rates", "rates": [1, 2], "duration": 30}}
+
+
+def test_an_open_loop_decides_nothing_since_its_throughput_is_what_was_asked_of_it():
+    closed = {"stop": "natural", "max_tokens": 64}
+    both = study(protocols={"served": {"stop": "forced", "output_tokens": 64, "load": SERVED["load"]}, "plain": closed})
+    assert protocol_named(both, None) == "plain"  # the forced one is open
+    with pytest.raises(InputError) as refused:
+        protocol_named(both, "served")
+    assert str(refused.value) == (
+        "--protocol served: is an open loop, whose throughput is what was asked of it; a policy needs a closed one: "
+        "plain."
+    )
+
+
+def test_a_load_for_the_whole_study_leaves_the_protocols_with_streams_of_their_own_to_decide():
+    natural = {"stop": "natural", "max_tokens": 64}
+    protocols = {"served": natural, "closed": {**natural, "concurrency": [1, 8]}}
+    assert protocol_named(study(protocols=protocols, load=SERVED["load"]), None) == "closed"
+
+
+@pytest.mark.parametrize("name", [None, "served"])
+def test_a_study_of_open_loops_alone_says_that_it_has_no_closed_one(name):
+    with pytest.raises(InputError) as refused:
+        protocol_named(study(protocols={"served": SERVED, "again": SERVED}), name)
+    assert "no protocol of this study is a closed loop" in str(refused.value)
+    assert "Add one with a concurrency:" in str(refused.value)
+
+
 def mix(**changes) -> MixFigures:
     """Code in a batch with prose."""
     speeds = {name: Figure(50.0) for name in ("decode_speed_alone_tok_s", "decode_speed_mixed_tok_s")}
@@ -252,8 +281,20 @@ def test_what_a_shared_batch_does_is_told_in_place_of_the_warning():
 
 def test_without_a_baseline_there_is_nothing_to_decide_by():
     figures, evidence = figures_of(measured({"k4": [100, 101]}))
-    with pytest.raises(InputError, match="without speculation"):
+    without = study().model_copy(update={"arms": {"k4": study().arms["k4"]}})
+    with pytest.raises(InputError, match=r'without speculation.*Measure an arm "off"'):
+        make_policy(without, figures, evidence, margin=MARGIN)
+
+
+def test_a_baseline_that_is_only_not_measured_yet_is_not_asked_for_once_more():
+    """Of a run that was interrupted: the arm is in the study, and no cell of it in the folder."""
+    figures, evidence = figures_of(measured({"k4": [100, 101]}))
+    with pytest.raises(InputError) as refused:
         make_policy(study(), figures, evidence, margin=MARGIN)
+    assert str(refused.value) == (
+        "study: arm 'off' is not measured yet under protocol 'forced', and every gain is held against it. Go on with "
+        "'specprof run CONFIG', or name a protocol that is measured with --protocol."
+    )
 
 
 def test_a_content_that_was_not_measured_has_no_range():

@@ -20,9 +20,10 @@ from specprof.engine.access import access_of
 from specprof.engine.protocol import Engine
 from specprof.engine.start import start
 from specprof.errors import EngineError
-from specprof.measure.attached import on_its_server
+from specprof.measure.attached import on_its_server, require_same_server
+from specprof.measure.hardware import with_hardware
 from specprof.measure.load import Order, closed_loop, connected, run
-from specprof.measure.loop import Observer, unless_dead
+from specprof.measure.loop import Observer, require_same_models, unless_dead
 from specprof.measure.session import Session
 from specprof.measure.wire import MAX_ERROR_CHARS, RawStream
 from specprof.records import Cell, Launch, Phase, Prompt, Request, TextScores, is_sampled
@@ -60,13 +61,16 @@ def _names_tokens(data: CellData) -> bool:
 def score_study(study: Study, plan: Plan, store: Store, observer: Observer) -> None:
     """Score whatever of the plan was sampled and is not scored yet, all arms on one engine with speculation off.
 
-    Raises EngineError with cause and log path if the engine fails; what was scored before stays.
+    Raises EngineError with cause and log path if the engine fails, InputError where it is not the model that wrote the
+    texts: scores are written once. What was scored before stays.
     """
     for launch in scoring_plan(plan, store).launches:
         observer.launch(launch)
         number, folder = store.new_launch()
         with start(study.engine, on_its_server(study, launch), folder, observer.engine_says) as engine:
-            store.write_facts(number, engine.facts())
+            require_same_models(engine.facts(), store.facts())
+            require_same_server(engine.facts(), store.facts())
+            store.write_facts(number, with_hardware(engine.facts()))
             for cell in launch.cells:
                 observer.cell(cell)
                 texts = tuple(written_texts(requests_of(store.cell(cell.key).requests)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -14,13 +16,13 @@ from specprof.decide.conclude import conclude
 from specprof.engine.sim import engine as sim
 from specprof.engine.sim import machine_of
 from specprof.engine.sim.virtual import VirtualEngine
-from specprof.errors import EngineDied, EngineError
+from specprof.errors import EngineDied, EngineError, InputError
 from specprof.measure import score as scoring
 from specprof.measure.loop import measure, run_study
 from specprof.measure.reads import Reads
 from specprof.measure.score import NUM_TOP, SCORING, score, score_study, scores_of, scoring_plan, written_texts
 from specprof.measure.wire import RawStream
-from specprof.records import Phase, Role, Sampling, is_sampled
+from specprof.records import EngineFacts, Phase, Role, Sampling, is_sampled
 from specprof.store import Store
 from specprof.study.plan import Plan, make_plan
 from specprof.study.reading import parse_study
@@ -238,6 +240,58 @@ def test_scoring_resumes_and_starts_no_engine_for_nothing(tmp_path):
     score_study(study, plan, store, observer)
     assert observer.arms == []
     assert len(list((store.root / "launches").iterdir())) == launches
+
+
+@pytest.mark.parametrize(
+    ("measured_on", "found_now", "says"),
+    [
+        (("vllm", "h1", "0.32.0"), ("vllm", "h2", "0.32.0"), "model org/target: its files are not those that launch 0"),
+        (("attach", "", "0.32.0"), ("attach", "", "0.33.0"), "the server tells version 0.33.0, and launch 0"),
+    ],
+)
+def test_another_model_than_the_one_that_was_measured_scores_nothing(
+    tmp_path, monkeypatch, measured_on, found_now, says
+):
+    """Scores are written once, so those of an exchanged model would stay for good."""
+    plan, store, study = measured_study(tmp_path)
+    store.write_facts(0, target_facts(*measured_on))
+    begin_with(monkeypatch, target_facts(*found_now))
+    with pytest.raises(InputError, match=re.escape(says)):
+        score_study(study, plan, store, Silent())
+    assert (dict(store.scores()), [*store.facts()]) == ({}, [0, 1])
+
+
+def test_the_same_target_without_its_draft_scores_and_tells_what_it_runs_on(tmp_path, monkeypatch):
+    plan, store, study = measured_study(tmp_path)
+    store.write_facts(0, replace(target_facts(), extra={"draft_model": "./draft", "draft_hash": "d1"}))
+    begin_with(monkeypatch, target_facts())
+    with pytest.raises(EngineError, match="No text"):  # nobody listens: what matters is what was written before
+        score_study(study, plan, store, Silent())
+    assert "hardware" in store.facts()[max(store.facts())].extra
+
+
+def target_facts(kind="vllm", model_hash="h1", version="0.32.0"):
+    return EngineFacts(kind, "vllm", version, "org/target", model_hash, env={"CUDA_VISIBLE_DEVICES": ""})
+
+
+def measured_study(tmp_path):
+    plan, store, study = sampled_study(tmp_path, 0.0)
+    run_study(study, plan, store, Silent())
+    return plan, store, study
+
+
+def begin_with(monkeypatch, facts):
+    """An engine of these facts starts where one is to score; it refuses every text."""
+
+    def refuses(*_):
+        raise EngineError("No text could be scored.", cause="a double")
+
+    @contextmanager
+    def start(*_):
+        yield SimpleNamespace(facts=lambda: facts, base_url="http://127.0.0.1:1", death=lambda: None)
+
+    monkeypatch.setattr(scoring, "start", start)
+    monkeypatch.setattr(scoring, "score", refuses)
 
 
 def test_only_figures_are_scored():

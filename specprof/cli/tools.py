@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import math
+import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +21,7 @@ app.add_typer(prompts_app, name="prompts")
 @app.command()
 def sim(
     preset: Annotated[str, typer.Option(help="Which machine: seed-machine, small, cpu-like, …")] = "small",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any that is free.")] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on; loopback unless you say otherwise.")] = "127.0.0.1",
     time_scale: Annotated[float, typer.Option(help="Engine seconds per second: 5 is five times faster.")] = 1.0,
     speculation: Annotated[
@@ -25,26 +29,43 @@ def sim(
     ] = None,
 ) -> None:
     """The simulated vLLM-shaped server, whose truth is known."""
-    import json
-
     from specprof.engine.sim.engine import run_forever
 
-    try:
-        config = json.loads(speculation) if speculation else None
-    except ValueError as problem:
-        example = '{"method": "ngram", "num_speculative_tokens": 4}'
-        raise InputError(f"--speculation: is not JSON ({problem}). Write for example '{example}'.") from None
+    if not 0 < time_scale < math.inf:
+        raise InputError(f"--time-scale {time_scale:g}: must be more than 0, such as 5 for five times faster.")
 
     def announce(base_url: str) -> None:
         console.print(f"{preset} listens on {base_url} (Ctrl-C ends it)", soft_wrap=True)
 
     try:
-        run_forever(preset, host, port, time_scale, config, announce)
-    except OSError as problem:
-        raise InputError(
-            f"--port {port}: {host} cannot be listened on there ({problem.strerror}). Another program may have it; "
-            "choose another port, or 0 for any that is free."
-        ) from None
+        run_forever(preset, host, port, time_scale, _speculative_config(speculation), announce)
+    except (OSError, UnicodeError) as problem:
+        raise _cannot_listen(host, port, problem) from None
+
+
+def _speculative_config(text: str | None) -> dict[str, Any] | None:
+    example = """Write for example '{"method": "ngram", "num_speculative_tokens": 4}'."""
+    try:
+        config = json.loads(text) if text else {}
+    except ValueError as problem:
+        raise InputError(f"--speculation: is not JSON ({problem}). {example}") from None
+    if not isinstance(config, dict):
+        raise InputError(f"--speculation: is no JSON object. {example}")
+    return config or None
+
+
+def _cannot_listen(host: str, port: int, problem: OSError | UnicodeError) -> InputError:
+    """Whether the host or the port is to blame: a name may be unknown, an address another machine's."""
+    why = getattr(problem, "strerror", None) or problem
+    if isinstance(problem, socket.gaierror | UnicodeError) or problem.errno == errno.EADDRNOTAVAIL:
+        return InputError(
+            f"--host {host}: is no address of this machine ({why}). Write 127.0.0.1 for this machine alone, or 0.0.0.0 "
+            "for all of its addresses."
+        )
+    return InputError(
+        f"--port {port}: {host} cannot be listened on there ({why}). Another program may have it; choose another port, "
+        "or 0 for any that is free."
+    )
 
 
 @app.command()

@@ -21,7 +21,7 @@ from specprof.engine.hidden import MEDIA_PACKAGES
 from specprof.errors import InputError
 from specprof.study.attach import AttachEngine
 from specprof.study.config import Study
-from specprof.study.engines import VllmEngine
+from specprof.study.engines import SimEngine, VllmEngine
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,14 +39,14 @@ def examine(study: Study | None) -> list[Check]:
     spec = study.engine if study is not None else None
     if study is not None and isinstance(spec, AttachEngine):
         return [*attach_checks.examine(study, spec), *checks]
-    if spec is not None and not isinstance(spec, VllmEngine):
-        return [*checks, ok("engine", "simulated: needs no vLLM and no GPU")]
+    if study is not None and isinstance(spec, SimEngine):
+        return [*checks, study_checks.simulated(study)]
     try:
         engine = command.installed_engine()
     except InputError as problem:
         return [*checks, fail("engine", "no vLLM is installed here", str(problem))]
     checks = [_engine(engine), *_torch(engine), *_openmp(engine), *checks]
-    if study is None or spec is None:
+    if study is None or not isinstance(spec, VllmEngine):
         return [*checks, *_builtin_models()]
     return [*checks, *study_checks.examine(study, spec, engine)]
 

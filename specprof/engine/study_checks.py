@@ -16,7 +16,7 @@ from specprof.engine.command import InstalledEngine
 from specprof.engine.known_bad import Known, Setup
 from specprof.errors import InputError
 from specprof.study.config import Study
-from specprof.study.engines import VllmEngine
+from specprof.study.engines import SimEngine, VllmEngine
 
 SUFFIX_MODULE = "arctic_inference"  # vLLM imports it for suffix decoding and does not bring it
 SUFFIX_INSTALL = "pip install arctic-inference==0.1.1 (it compiles: a C++ compiler is needed)"
@@ -40,12 +40,14 @@ def examine(study: Study, spec: VllmEngine, engine: InstalledEngine) -> Iterator
 
 
 def require_startable(study: Study, on_warning: Callable[[str], None]) -> None:
-    """Refuse a study with an arm that is known to crash or to be refused by the engine installed here.
+    """Refuse a study with an arm that is known to crash or to be refused by the engine installed here, or simulated.
 
     Raises InputError, naming the arm, the evidence and what would work, before any engine is started; arms known to run
     with a reservation are told to `on_warning`.
     """
     spec = study.engine
+    if isinstance(spec, SimEngine):
+        _require_simulated(study)
     if not isinstance(spec, VllmEngine):
         return
     engine = command.installed_engine()
@@ -60,6 +62,25 @@ def require_startable(study: Study, on_warning: Callable[[str], None]) -> None:
                 raise InputError(said)
             if row.effect.warns:
                 on_warning(said)
+
+
+def simulated(study: Study) -> Check:
+    """Whether a simulated engine can be every arm of this study."""
+    try:
+        _require_simulated(study)
+    except InputError as problem:
+        return fail("engine", "simulated, and an arm that it cannot be", str(problem))
+    return ok("engine", "simulated: needs no vLLM and no GPU")
+
+
+def _require_simulated(study: Study) -> None:
+    from specprof.engine.sim.machine import Speculation
+
+    for name, arm in study.arms.items():
+        try:
+            Speculation.from_config(arm.speculative_config)
+        except InputError as problem:
+            raise InputError(f"arms.{name}: {problem}") from None
 
 
 def builtin_model(name: str, label: str = "model") -> Check:

@@ -15,6 +15,7 @@ from rich.console import Console
 from specprof.engine import command, doctor, study_checks
 from specprof.engine.check import Check, Outcome
 from specprof.engine.command import InstalledEngine
+from specprof.engine.sim.chance import MAX_WIDTH
 from specprof.errors import InputError
 from specprof.study.config import Study
 from specprof.study.engines import VllmEngine
@@ -76,6 +77,29 @@ def test_memory_for_the_cache_must_be_a_number(pipeline: Study, tmp_path: Path) 
 def test_a_cap_below_the_streams_is_told(pipeline: Study) -> None:
     assert named(examined(pipeline, CUDA, args={"max_num_seqs": 8}), "server cap").outcome is Outcome.WARN
     assert named(examined(pipeline, CUDA, args={}), "server cap").outcome is Outcome.WARN
+
+
+def simulated(k: int) -> Study:
+    """A simulated study whose one arm drafts `k` tokens a step."""
+    return Study.model_validate(
+        {
+            "study": "simulated",
+            "engine": {"kind": "sim", "preset": "small"},
+            "arms": {"off": {}, "long": {"speculative_config": {"method": "draft", "num_speculative_tokens": k}}},
+            "workloads": [{"tag": "code", "suite": "code.jsonl"}],
+            "protocols": {"forced": {"stop": "forced", "output_tokens": 32}},
+            "concurrency": [1],
+        }
+    )
+
+
+def test_more_draft_tokens_than_the_simulated_engine_draws_for_are_refused_before_the_first_arm_runs() -> None:
+    """A step has `MAX_WIDTH` draws; the next one's would come again in a longer draft."""
+    for k, outcome in ((MAX_WIDTH, Outcome.OK), (MAX_WIDTH + 1, Outcome.FAIL)):
+        assert named(doctor.examine(simulated(k)), "engine").outcome is outcome
+    study_checks.require_startable(simulated(MAX_WIDTH), lambda _: None)
+    with pytest.raises(InputError, match=rf"arms\.long: num_speculative_tokens {MAX_WIDTH + 1}: .* 1 to {MAX_WIDTH}"):
+        study_checks.require_startable(simulated(MAX_WIDTH + 1), lambda _: None)
 
 
 def test_a_mistyped_method_is_met_with_the_known_ones(pipeline: Study, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import socket
 import sys
 import threading
@@ -34,7 +35,7 @@ from tests.factory import make_cell, make_prompt
 from tests.faults.misbehaving import METRICS, WELL, WORDS, After, misbehaving, page
 from tests.measure.doubles import FakeEngine, Journal
 from tests.measure.scripted import scripted
-from tests.running import ROOT, specprof, wait_until
+from tests.running import ROOT, specprof, started, wait_until
 
 CELL = make_cell(max_tokens=len(WORDS), concurrency=2)
 PROMPTS = {name: make_prompt(name, text=name) for name in CELL.prompt_ids}
@@ -313,6 +314,38 @@ def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
     assert told.returncode == 2
     assert f"--port {port}: 127.0.0.1 cannot be listened on there" in told.stderr
     assert "choose another" in told.stderr and "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--port", "70000", "'--port': Input should be less than or equal to 65535"),
+        ("--host", "nosuchhost.invalid", "--host nosuchhost.invalid: is no address of this machine"),
+        ("--host", "192.0.2.1", "--host 192.0.2.1: is no address of this machine"),  # RFC 5737: nobody's
+        ("--host", "a..b", "--host a..b: is no address of this machine"),
+        ("--time-scale", "0", "--time-scale 0: must be more than 0"),
+        ("--time-scale", "nan", "--time-scale nan: must be more than 0"),
+        ("--speculation", "[1]", "--speculation: is no JSON object. Write for example"),
+        ("--speculation", '{"num_speculative_tokens": "x"}', "num_speculative_tokens 'x': the simulated engine drafts"),
+        ("--speculation", '{"num_speculative_tokens": 65}', "num_speculative_tokens 65: the simulated engine drafts"),
+    ],
+)
+def test_what_no_simulated_server_can_be_is_refused_before_it_announces_itself(
+    option: str, value: str, says: str
+) -> None:
+    told = specprof("sim", "--port", "0", option, value, timeout_s=60)
+    assert told.returncode == 2
+    assert says in told.stderr
+    assert "Traceback" not in told.stderr and "listens on" not in told.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_simulated_server_that_is_told_to_stop_has_done_what_was_asked(number: signal.Signals) -> None:
+    with started("sim", "--port", "0") as run:
+        run.address()
+        run.process.send_signal(number)
+        run.ended()
+    assert run.process.returncode == 0
 
 
 SERVER = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); s.accept()"

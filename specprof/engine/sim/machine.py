@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
 
+from specprof.engine.sim.chance import MAX_WIDTH
+from specprof.errors import InputError, shortened
+
 _Value = TypeVar("_Value")
 
 
@@ -192,10 +195,16 @@ class Speculation:
 
     @classmethod
     def from_config(cls, config: Mapping[str, object] | None) -> Speculation | None:
-        """Read a vLLM `speculative_config`; None, or no draft tokens, is off."""
+        """Read a vLLM `speculative_config`; None, or no draft tokens, is off. InputError for a K it cannot draft."""
         if not config or not config.get("num_speculative_tokens"):
             return None
-        return cls(str(config.get("method", "*")), int(str(config["num_speculative_tokens"])))
+        length = config["num_speculative_tokens"]
+        if type(length) is not int or not 0 < length <= MAX_WIDTH:
+            raise InputError(
+                f"num_speculative_tokens {shortened(repr(length))}: the simulated engine drafts 1 to {MAX_WIDTH} "
+                "tokens a step. Write a whole number of them, such as 4."
+            )
+        return cls(str(config.get("method", "*")), length)
 
 
 _STAND_INS: Mapping[str, tuple[str, ...]] = {

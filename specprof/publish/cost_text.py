@@ -48,13 +48,14 @@ def cost_command(path: Path, *, out: Path | None, output: str, console: Console)
     page = _page_path(chart)
     file = load_cost_file(path)
     bill = make_bill(file)
-    _write(chart, _chart(bill))
-    _write(page, render_bill(bill, _reports(file), page.parent).encode())
     if in_json:
         console.file.write(bill_json(bill, chart, page) + "\n")
-        return
-    print_bill(bill, console)
-    verbatim(f"\nChart: {chart}\nPage: {page}", console)
+    else:
+        print_bill(bill, console)
+    _write(chart, _chart(bill))  # after it was told: a folder that takes no files is no reason not to see the bill
+    _write(page, render_bill(bill, _reports(file), page.parent).encode())
+    if not in_json:
+        verbatim(f"\nChart: {chart}\nPage: {page}", console)
 
 
 def bill_json(bill: Bill, chart: Path, page: Path) -> str:

@@ -33,9 +33,10 @@ _STYLES = {Decision.ON: "green", Decision.OFF: "red", Decision.UNDECIDED: "yello
 def policy_command(
     root: Path, *, protocol: str | None, margin: float, out: Path | None, output: str, console: Console
 ) -> None:
-    """Decide a study, write its policy into `out` (default: the study's folder) and print it as text or JSON.
+    """Decide a study, print its policy as text or JSON and write it into `out` (default: the study's folder).
 
-    Raises InputError for a folder, protocol, margin or format that cannot be used.
+    It is printed first: a folder that takes no files is no reason not to see it. Raises InputError for a folder,
+    protocol, margin or format that cannot be used.
     """
     in_json = wants_json(output)
     if not 0 <= margin < 1:
@@ -48,13 +49,14 @@ def policy_command(
     routing = route(policy, told.study, facts)
     model = next((found for found in models if found.protocol == policy.protocol), None)
     document = policy_document(policy, routing, told.figures.environment, model)
-    written = write_policy(document, routing, out or root)
     if in_json:
         console.file.write(policy_json(document) + "\n")
+        write_policy(document, routing, out or root)
         return
     methods = {cell.arm: cell.method for cell in told.figures.cells}
     says = model_lines(model, methods) if model is not None else ()
     print_policy(policy, routing, engine_of(told.figures.environment), console, says)
+    written = write_policy(document, routing, out or root)
     verbatim(f"\nPolicy: {written[0]}\nProxy:  {written[1]}", console)
 
 

@@ -301,6 +301,17 @@ def test_json_goes_to_the_output_alone(tmp_path):
     assert (read["protocol"]["name"], read["margin"]) == ("natural", 0.1)
 
 
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_folder_that_takes_no_files_does_not_hide_the_policy(tmp_path, output):
+    (tmp_path / "file").write_text("")
+    told = specprof("policy", DEMO, "--out", tmp_path / "file", "--format", output)
+    assert told.returncode == 2
+    assert str(tmp_path / "file") in told.stderr
+    shown = json.loads(told.stdout)["tags"] if output == "json" else told.stdout
+    assert "code" in shown
+    assert "Policy: " not in told.stdout
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -164,6 +164,18 @@ def test_a_chart_that_cannot_be_written_is_refused(tmp_path: Path, out: str) -> 
     assert path.read_text(encoding="utf-8").startswith("cost: test")
 
 
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_place_that_takes_no_files_does_not_hide_the_bill(tmp_path: Path, output: str) -> None:
+    path, told = written(tmp_path, "  - {name: A, cost_per_hour: 0.36, throughput_tok_s: 1}\n"), io.StringIO()
+    with pytest.raises(InputError, match="cannot be written"):
+        cost_command(path, out=tmp_path / "nowhere" / "chart.png", output=output, console=Console(file=told))
+    if output == "text":
+        assert "Cost of test" in told.getvalue() and "Where the figures come from" in told.getvalue()
+    else:  # 0.36 an hour is 0.0001 a second, in which one token is written
+        price = json.loads(told.getvalue())["options"][0]["cost_per_million"]["value"]
+        assert price == pytest.approx(100)
+
+
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Use text or json"):
         printed(SEED, tmp_path, output="csv")

@@ -17,6 +17,8 @@ from specprof.engine.known_bad import Known, Setup
 from specprof.errors import InputError
 from specprof.study.config import Study
 from specprof.study.engines import SimEngine, VllmEngine
+from specprof.study.mix import mixed_streams
+from specprof.study.plan import sentinel_streams
 
 SUFFIX_MODULE = "arctic_inference"  # vLLM imports it for suffix decoding and does not bring it
 SUFFIX_INSTALL = "pip install arctic-inference==0.1.1 (it compiles: a C++ compiler is needed)"
@@ -288,13 +290,25 @@ def _samples(study: Study) -> bool:
 
 def _cap(study: Study, spec: VllmEngine) -> Iterator[Check]:
     """A server cap below the client's streams makes a queue, and the figure is then of the cap."""
-    most, cap = max(study.concurrency), spec.count("max_num_seqs") or 0
+    most, cap = max(_streams_held(study)), spec.count("max_num_seqs") or 0
     if not cap:
         yield warn("server cap", "max_num_seqs is left to vLLM", f"State it, e.g. args: {{max_num_seqs: {most}}}.")
     elif cap < most:
         yield warn("server cap", f"max_num_seqs {cap} under {most} streams", "The rest will queue; gate 1 will say so.")
     else:
         yield ok("server cap", f"max_num_seqs {cap} for up to {most} streams")
+
+
+def _streams_held(study: Study) -> Iterator[int]:
+    """By every closed loop: of its protocols, of the decoders and their newcomer, and of the sentinels."""
+    yield sentinel_streams(study)
+    for name, protocol in study.protocols.items():
+        if protocol.mix is not None:
+            yield from mixed_streams(study, name).measured
+        elif study.load_of(name) is None:
+            yield from protocol.concurrency or study.concurrency
+    if study.interference is not None:
+        yield max(study.interference.decoders) + 1
 
 
 def _method(settings: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ from specprof.study.schedule import Schedule, open_schedules
 PREFILL = "prefill"  # the protocol name of prefill cells
 SENTINEL = "sentinel"
 SENTINEL_TOKENS = 32
+SENTINEL_STREAMS = 4  # at most, and of as many prompts
 MAX_NAME_BYTES = 200  # of the readable part of a key: a folder's name may have 255
 
 
@@ -247,8 +248,13 @@ def _prefill_cells(study: Study, suites: Suites, probe: Prompt | None, figures: 
 
 
 def _sentinel(study: Study, suites: Suites) -> Cell:
-    prompts = suites[study.workloads[0].tag]
-    return _cell(study, prompts[:4], Role.SENTINEL, SENTINEL, min(4, max(study.concurrency)), SENTINEL_TOKENS)
+    prompts = suites[study.workloads[0].tag][:SENTINEL_STREAMS]
+    return _cell(study, prompts, Role.SENTINEL, SENTINEL, sentinel_streams(study), SENTINEL_TOKENS)
+
+
+def sentinel_streams(study: Study) -> int:
+    """How many streams the sentinels of a study hold."""
+    return min(SENTINEL_STREAMS, max(study.concurrency))
 
 
 def _cell(

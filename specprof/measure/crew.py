@@ -81,11 +81,11 @@ class Crew:
 
         Raises ClientError where one cannot be there or cannot connect: nothing is measured yet.
         """
-        shares = split(work, self._num)
+        shares, num_before = split(work, self._num), len(self._hands)
         try:
             while len(self._hands) < len(shares):
                 self._hands.append(self._start())
-            await self._require_all_there()
+            await self._require_all_there(num_before)
             members = [_Member(hand, share) for hand, share in zip(self._hands, shares, strict=False)]
             await asyncio.gather(*(member.prepare(base_url, access) for member in members))
             yield CrewClient(members)
@@ -102,21 +102,22 @@ class Crew:
         while self._hands:
             self._hands.pop().stop()
 
-    async def _require_all_there(self) -> None:
-        """Put another worker in the place of each that went away between two cells."""
+    async def _require_all_there(self, num_before: int) -> None:
+        """Put another worker in the place of each that went away between two cells: of the first `num_before`."""
         try:
             async with asyncio.TaskGroup() as looks:  # the first that fails ends the others, lest they start more
                 for place in range(len(self._hands)):
-                    looks.create_task(self._require_there(place))
+                    looks.create_task(self._require_there(place, is_new=place >= num_before))
         except ExceptionGroup as problems:
             raise problems.exceptions[0] from None
 
-    async def _require_there(self, place: int) -> None:
-        with suppress(WorkerLost, TimeoutError):
-            await asyncio.wait_for(self._hands[place].call("clock"), START_S)
-            return
-        self._hands[place].stop()
-        self._hands[place] = self._start()
+    async def _require_there(self, place: int, *, is_new: bool) -> None:
+        if not is_new:  # one that was just started and does not come would not come a second time either
+            with suppress(WorkerLost, TimeoutError):
+                await asyncio.wait_for(self._hands[place].call("clock"), START_S)
+                return
+            self._hands[place].stop()
+            self._hands[place] = self._start()
         try:
             await asyncio.wait_for(self._hands[place].call("clock"), START_S)
         except (WorkerLost, TimeoutError) as problem:

@@ -13,6 +13,7 @@ from typing import Any
 from specprof.errors import InputError, shortened
 from specprof.records import Prompt
 from specprof.study.config import HubDataset, Workload
+from specprof.study.replay import BYTES_PER_TOKEN, rough_tokens
 
 FIELDS = ("id", "tag", "lang", "prompt", "messages", "license")
 OPTIONAL_FIELDS = ("schema",)
@@ -196,9 +197,19 @@ def _schemas(prompts: Sequence[Prompt]) -> Iterator[Finding]:
 def _lengths(
     prompts: Sequence[Prompt], count_tokens: Callable[[str], int] | None, max_tokens: int | None
 ) -> Iterator[Finding]:
+    """Under a tokenizer, or by a rule of thumb that says that it is one."""
     for prompt in prompts:
-        num_tokens = count_tokens(prompt.text) if count_tokens else len(prompt.text.split())
-        if count_tokens and num_tokens < 8:
+        if count_tokens is None:
+            about = round(rough_tokens(prompt))
+            if max_tokens is not None and about > max_tokens:
+                yield Finding(
+                    prompt.id,
+                    f"is about {about} tokens ({BYTES_PER_TOKEN} bytes each), over the {max_tokens} allowed; --model "
+                    "counts them",
+                )
+            continue
+        num_tokens = count_tokens(prompt.text)
+        if num_tokens < 8:
             yield Finding(prompt.id, f"is only {num_tokens} tokens; a model has nothing to continue")
         if max_tokens is not None and num_tokens > max_tokens:
             yield Finding(prompt.id, f"is {num_tokens} tokens, over the {max_tokens} allowed")

@@ -166,6 +166,16 @@ def test_lengths_under_a_tokenizer():
     assert problems(make_prompt(), count_tokens=count, max_tokens=10) == ["code-001: is 17 tokens, over the 10 allowed"]
 
 
+def test_lengths_without_a_tokenizer_are_about_a_token_in_four_bytes():
+    """Not a word each: Chinese writes none apart, and code writes many tokens between two spaces."""
+    chinese = "漢字文本長度測試一二"  # ten characters of three bytes each, and no space
+    about = round(10 * 3 / 4)
+    assert problems(make_prompt(text=chinese), max_tokens=about) == []
+    assert problems(make_prompt(text=chinese), max_tokens=about - 1) == [
+        f"code-001: is about {about} tokens (4 bytes each), over the {about - 1} allowed; --model counts them"
+    ]
+
+
 def test_filler_is_not_natural_text():
     assert "use natural text, not filler" in problems(make_prompt(text="hello world and again " * 20))[0]
 

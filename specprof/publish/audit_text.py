@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specprof.analyse.audit import Answer, Audit, Finding, Kind, Status, audit, claim_of, compare
-from specprof.analyse.audit.claim import Aggregation, Claim
+from pydantic import ValidationError
+
+from specprof.analyse.audit import Answer, Audit, Finding, Kind, Status, audit, compare
+from specprof.analyse.audit.claim import CLAIM, Aggregation, Claim
 from specprof.analyse.results import as_json
-from specprof.errors import InputError
+from specprof.errors import InputError, shortened
 from specprof.publish.json_text import finite, json_text, wants_json
 from specprof.publish.paragraphs import paragraph
 
@@ -26,6 +28,12 @@ _HEADINGS = {
 }
 _OF_SPECULATION = ("draft_tokens", "acceptance_rate", "acceptance_length", "speedup")
 _AGGREGATIONS = {"total": Aggregation.TOTAL_OVER_WALL, "sum": Aggregation.SUM_OF_RATES}
+_MUST_BE = {
+    "greater_than_equal": "at least {ge:g}",
+    "less_than_equal": "at most {le:g}",
+    "finite_number": "a finite number",
+    "string_too_long": "at most {max_length} characters long",
+}
 _MARKS = {Status.ANSWERED: ("✓", "green"), Status.NOT_STATED: ("?", "yellow"), Status.SUSPICIOUS: ("!", "red")}
 
 
@@ -48,7 +56,7 @@ def audit_command(
 
 
 def claim_from_options(options: Mapping[str, Any]) -> Claim:
-    """The claim that command-line options describe."""
+    """The claim that command-line options describe. Raises InputError naming the option, and what it takes."""
     told = {key: value for key, value in options.items() if value is not None}
     accepted = {key: told.pop(key) for key in _OF_SPECULATION if key in told}
     method = told.pop("speculation", None)
@@ -58,8 +66,28 @@ def claim_from_options(options: Mapping[str, Any]) -> Claim:
             raise InputError(f"--speculation off: leaves nothing to accept; drop {', '.join(map(_flag, accepted))}.")
         named = None if method is None or method.lower() == "on" else method
         told["speculation"] = {"method": named, **accepted}
-    told["aggregation"] = _AGGREGATIONS.get(told.get("aggregation", ""), told.get("aggregation"))
-    return claim_of({"name": "these options", **told}, "specprof audit")
+    if (how := told.get("aggregation")) is not None:
+        told["aggregation"] = _AGGREGATIONS.get(how, how)
+    try:
+        return CLAIM.validate_python({"name": "these options", **told})
+    except ValidationError as problem:
+        raise InputError("\n".join(_refused(error, options) for error in problem.errors())) from None
+
+
+def _refused(error: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """One of pydantic's errors, in the words of the command line: `--wall 0: must be more than 0.`"""
+    place = [str(part) for part in error["loc"] if part != "method"]  # the method is what --speculation names
+    given, kind, limits = options.get(place[-1]), error["type"], error.get("ctx", {})
+    if place[-1] == "aggregation":
+        must = " or ".join(_AGGREGATIONS)
+    elif kind in ("enum", "literal_error"):
+        must = str(limits["expected"]).replace("'", "")
+    elif kind == "greater_than_equal" and 0 < limits["ge"] < 1:
+        must = "more than 0"
+    else:
+        must = _MUST_BE[kind].format(**limits) if kind in _MUST_BE else str(error["msg"])
+    shown = f"{given:g}" if isinstance(given, float) else shortened(str(given))
+    return f"{_flag(place[-1])} {shown}: must be {must}."
 
 
 def audits_json(audits: Sequence[Audit], between: Sequence[Finding]) -> str:

@@ -95,7 +95,7 @@ def test_speculation_is_told_by_its_options() -> None:
     [
         ((), {}, "nothing to audit"),
         ((PEERS / "claim.yaml",), {"wall_s": 1.0}, "not both: --wall"),
-        ((), {"wall_s": 0.0}, "wall_s"),
+        ((), {"wall_s": 0.0}, "--wall 0"),
         ((), {"stop": "sometimes"}, "stop"),
         ((), {"speculation": "off", "acceptance_rate": 0.5}, "--acceptance-rate"),
         ((), {"aggregation": "mean"}, "aggregation"),
@@ -109,3 +109,25 @@ def test_what_cannot_be_audited_is_refused(files: tuple[Path, ...], options: dic
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(InputError, match="--format xml"):
         printed(output="xml", **SHOWN)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"wall_s": 0.0}, "--wall 0: must be more than 0."),
+        ({"throughput_tok_s": 1e30}, "--throughput 1e+30: must be at most 1e+15."),
+        ({"ttft_s": float("nan")}, "--ttft nan: must be a finite number."),
+        ({"concurrency": 0}, "--concurrency 0: must be at least 1."),
+        ({"num_requests": -3}, "--num-requests -3: must be at least 1."),
+        ({"stop": "maybe"}, "--stop maybe: must be forced or natural."),
+        ({"aggregation": "foo"}, "--aggregation foo: must be total or sum."),
+        ({"draft_tokens": 0}, "--draft-tokens 0: must be at least 1."),
+        ({"speculation": "mtp", "acceptance_rate": -1.0}, "--acceptance-rate -1: must be at least 0."),
+        ({"speculation": "m" * 301}, f"--speculation {'m' * 79}…: must be at most 300 characters long."),
+        ({"wall_s": -1.0, "cap": 0}, "--cap 0: must be at least 1.\n--wall -1: must be more than 0."),
+    ],
+)
+def test_an_option_that_says_nothing_possible_is_named_as_it_was_typed_with_what_it_takes(options, told):
+    with pytest.raises(InputError) as refused:
+        claim_from_options(options)
+    assert str(refused.value) == told

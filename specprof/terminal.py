@@ -115,8 +115,9 @@ class TerminalProgress:
 def print_plan(study: Study, plan: Plan, console: Console) -> None:
     """What would be measured on each launch, and how long it may take."""
     rates, plan = assumed_rates(study), at_most(study, plan)
-    cells = f"{'up to ' if may_end_early(study) else ''}{len(plan.cells)} cells"
-    table = Table(title=f"{study.study}: {len(plan.launches)} launches, {cells}", title_justify="left")
+    launches = f"{'up to ' if len(study.looks) > 1 else ''}{len(plan.launches)} launches"
+    title = f"{study.study}: {launches}, {_up_to(study)}{len(plan.cells)} cells"
+    table = Table(title=title, title_justify="left")
     for heading in ("launch", "block", "cells", "requests", "time"):
         table.add_column(heading, justify="right")
     table.add_column("arm")
@@ -126,7 +127,7 @@ def print_plan(study: Study, plan: Plan, console: Console) -> None:
         arm = launch.arm if launch.arm == words else f"{launch.arm} ({words})"
         table.add_row(*map(str, numbers), _minutes(launch_seconds(launch, rates)), arm)
     console.print(table)
-    for line in (*_grid(study, plan), *plan.notes):
+    for line in (*_grid(study, plan), *_looks(study), *plan.notes):
         verbatim(line, console)
     assumed = f"an engine starts in {rates.start_s:.0f} s and one stream writes {rates.decode:.0f} tok/s"
     verbatim(f"Estimated time: {_total(study, plan)}, if {assumed}. Nothing was started.", console)
@@ -138,7 +139,7 @@ def print_saving(study: Study, whole: Plan, smaller: Plan, left_out: Sequence[st
     if len(smaller.cells) == len(whole.cells):
         lines = ["The study is as small as one that decides can be."]
     else:
-        cells = f"{len(whole.cells)} cells on {len(whole.launches)} launches"
+        cells = f"{_up_to(study)}{len(whole.cells)} cells on {len(whole.launches)} launches"
         lines = [f"The whole study would have taken {_total(study, whole)}: {cells}."]
     if left_out:
         lines.append(f"No forced protocol measures {', '.join(left_out)}: nothing will be decided there.")
@@ -149,7 +150,20 @@ def print_saving(study: Study, whole: Plan, smaller: Plan, left_out: Sequence[st
 
 def _total(study: Study, plan: Plan) -> str:
     rates = assumed_rates(study)
-    return _minutes(sum(launch_seconds(launch, rates) for launch in plan.launches))
+    return _up_to(study) + _minutes(sum(launch_seconds(launch, rates) for launch in plan.launches))
+
+
+def _up_to(study: Study) -> str:
+    """Before a count of what is planned: less is measured where a look shows enough, or an engine has collapsed."""
+    return "up to " if len(study.looks) > 1 or may_end_early(study) else ""
+
+
+def _looks(study: Study) -> Iterator[str]:
+    """When the evidence of `blocks: auto` is looked at."""
+    *earlier, last = study.looks
+    if earlier:
+        after = f"{', '.join(map(str, earlier))} and {last} blocks"
+        yield f"  looked at after {after}: the first look that shows enough is the last"
 
 
 def _grid(study: Study, plan: Plan) -> Iterator[str]:

@@ -92,6 +92,17 @@ def test_plan_says_what_it_would_do_and_does_nothing(study: Path, tmp_path: Path
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_plan_of_as_many_blocks_as_it_takes_says_the_most_that_it_can_take(study: Path) -> None:
+    """METHOD 5: looked at after 4, 8 and 12 blocks. A launch has two prefill cells, two figures and two sentinels."""
+    whole = specprof("plan", study).stdout
+    assert "up to" not in whole and "looked at" not in whole
+    study.write_text(study.read_text() + "blocks: auto\n")
+    told = specprof("plan", study).stdout
+    assert f"small: up to {12 * 2} launches, up to {12 * 2 * 6} cells" in told
+    assert "looked at after 4, 8 and 12 blocks" in told
+    assert "Estimated time: up to " in told
+
+
 def test_the_estimate_is_what_it_says_it_assumes(study: Path) -> None:
     parsed = load_study(study)
     assert assumed_rates(parsed).decode == 120, "60 tok/s on a clock twice as fast"

@@ -22,8 +22,10 @@ from specprof.study.plan import Plan
 class RunDisplay:
     """An `Observer` that draws a progress bar on a terminal, and one line per launch elsewhere."""
 
-    def __init__(self, console: Console, progress: Progress, plan: Plan, sealed: int, total: int) -> None:
-        self._console, self._progress = console, progress
+    def __init__(
+        self, console: Console, progress: Progress, plan: Plan, sealed: int, total: int, verb: str = "measure"
+    ) -> None:
+        self._console, self._progress, self._verb = console, progress, verb
         self._num_launches = len(plan.launches)
         self._num_sealed = sealed
         self._cells = progress.add_task("cells", total=total, completed=sealed)
@@ -38,7 +40,7 @@ class RunDisplay:
         self._label = f"launch {launch.index + 1}/{self._num_launches} · {launch.arm}"
         detail = "" if words == launch.arm else f" ({words})"
         up_to = "up to " if any(cell.arrivals is not None for cell in launch.cells) else ""
-        self._say(f"{self._label}{detail}: starting the engine, {up_to}{len(launch.cells)} cells to measure")
+        self._say(f"{self._label}{detail}: starting the engine, {up_to}{len(launch.cells)} cells to {self._verb}")
         self._progress.update(self._now, description=f"{self._label} · starting", total=None, visible=True)
 
     def engine_says(self, text: str) -> None:
@@ -47,7 +49,7 @@ class RunDisplay:
         self._progress.update(self._now, description=f"{self._label} · {text[:60]} ({waited:.0f} s)")
 
     def cell(self, cell: Cell) -> None:
-        """A cell is about to be measured."""
+        """A cell is about to be measured, or its texts scored."""
         load = f"N={cell.concurrency}" if cell.arrivals is None else f"{cell.arrivals.rate_per_s:.3g} req/s"
         description = f"{self._label} · {cell.tag} · {cell.protocol} · {load}"
         self._progress.reset(self._now, total=num_requests(cell), description=description)
@@ -72,8 +74,8 @@ class RunDisplay:
 
 
 @contextmanager
-def run_display(console: Console, plan: Plan, sealed: int, total: int) -> Iterator[RunDisplay]:
-    """The display of one run, `sealed` of whose `total` cells are measured; the bars vanish when it ends."""
+def run_display(console: Console, plan: Plan, sealed: int, total: int, verb: str = "measure") -> Iterator[RunDisplay]:
+    """The display of one run, `sealed` of whose `total` cells are done; the bars vanish when it ends."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
@@ -83,7 +85,7 @@ def run_display(console: Console, plan: Plan, sealed: int, total: int) -> Iterat
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield RunDisplay(console, progress, plan, sealed, total)
+        yield RunDisplay(console, progress, plan, sealed, total, verb)
 
 
 class TerminalProgress:
@@ -100,9 +102,9 @@ class TerminalProgress:
         """One line beside it."""
         verbatim(text, self._errors)
 
-    def cells(self, plan: Plan, sealed: int, total: int) -> AbstractContextManager[RunDisplay]:
+    def cells(self, plan: Plan, sealed: int, total: int, verb: str = "measure") -> AbstractContextManager[RunDisplay]:
         """The bars of a run."""
-        return run_display(self._console, plan, sealed, total)
+        return run_display(self._console, plan, sealed, total, verb)
 
     @contextmanager
     def texts(self, total: int) -> Iterator[Callable[[], None]]:

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import contextlib
 import inspect
+import io
 import json
 import os
 import signal
@@ -17,13 +18,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 import specprof
 from specprof import InputError, Results, SpecprofError, Study
 from specprof.api import running as api_running
 from specprof.api.frames import CELL_COLUMNS, GAIN_COLUMNS, REQUEST_COLUMNS
 from specprof.api.progress import Logged
+from specprof.study.plan import make_plan
 from specprof.study.reading import load_study
+from specprof.terminal import TerminalProgress
 from tests.running import ROOT, sealed
 
 PUBLIC = {"EngineError", "InputError", "Results", "SpecprofError", "Study", "__version__", "load", "run"}
@@ -185,6 +189,47 @@ def test_a_report_is_written_where_it_is_wanted(folder: Path, tmp_path: Path) ->
 def test_a_folder_that_holds_no_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a results folder"):
         specprof.load(tmp_path)
+
+
+class Told(Logged):
+    """Keeps how many texts were announced, and how many came."""
+
+    def __init__(self) -> None:
+        self.announced, self.came = 0, 0
+
+    def texts(self, total: int) -> Any:
+        def one_more() -> None:
+            self.came += 1
+
+        self.announced += total
+        return contextlib.nullcontext(one_more)
+
+
+def test_scoring_is_not_told_as_measuring_and_every_text_that_is_announced_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each arm has one sampled cell, in which a warm-up text of each stream stands beside those of the prompts."""
+    sampled = {"stop": "natural", "max_tokens": 16, "sampling": {"temperature": 0.8, "seed": 5}}
+    content = {**STUDY["workloads"][0], "quality": {"command": ["true"]}}
+    study = {**STUDY, "study": "scored", "protocols": {"free": sampled}, "concurrency": [2], "workloads": [content]}
+    told = Told()
+    with caplog.at_level("INFO", logger="specprof"):
+        folder = specprof.run(Study.parse(study), tmp_path, progress=told)
+    said = [line for line in caplog.messages if " cells are " in line]
+    num_sampled = len(list((folder / "scores").glob("*.parquet")))
+    assert num_sampled == 2
+    assert sum(" cells are scored: " in line for line in said) == num_sampled
+    assert sum(" cells are measured: " in line for line in said) == len(sealed(folder))
+    assert told.came == told.announced == num_sampled * (4 + 2)  # prompts and, one a stream, warm-ups
+
+
+@pytest.mark.parametrize(("verb", "says"), [((), "cells to measure"), (("score",), "cells to score")])
+def test_a_pipe_is_told_what_the_engine_starts_for(verb: tuple[str, ...], says: str) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    plan = make_plan(Study.parse(STUDY))
+    with TerminalProgress(console, console).cells(plan, 0, 6, *verb) as observer:
+        observer.launch(plan.launches[0])
+    assert f"starting the engine, {len(plan.launches[0].cells)} {says}" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 class Interrupting(Logged):

@@ -23,11 +23,14 @@ class Progress(Protocol):
     def warn(self, text: str) -> None:
         """Something known that may spoil the measurement, in one line."""
 
-    def cells(self, plan: Plan, sealed: int, total: int) -> AbstractContextManager[Observer]:
-        """An observer while cells of `plan` are measured, or their texts scored; `sealed` of `total` are done."""
+    def cells(self, plan: Plan, sealed: int, total: int, verb: str = "measure") -> AbstractContextManager[Observer]:
+        """An observer while cells of `plan` are measured or their texts scored; `sealed` of `total` are done.
+
+        `verb`: which of the two, "measure" or "score".
+        """
 
     def texts(self, total: int) -> AbstractContextManager[Callable[[], None]]:
-        """What to call after each text while as many are judged."""
+        """What to call after each of `total` texts, whether it was judged or was none to judge."""
 
 
 class Logged:
@@ -41,10 +44,10 @@ class Logged:
         """Log one line that matters."""
         _log.warning(text)
 
-    def cells(self, plan: Plan, sealed: int, total: int) -> AbstractContextManager[Observer]:
+    def cells(self, plan: Plan, sealed: int, total: int, verb: str = "measure") -> AbstractContextManager[Observer]:
         """Log every launch and every sealed cell."""
         del plan
-        return nullcontext(_LoggedCells(sealed, total))
+        return nullcontext(_LoggedCells(sealed, total, verb))
 
     def texts(self, total: int) -> AbstractContextManager[Callable[[], None]]:
         """Log nothing: a text is judged in a moment."""
@@ -55,8 +58,8 @@ class Logged:
 class _LoggedCells:
     """An `Observer` that writes to the log."""
 
-    def __init__(self, sealed: int, total: int) -> None:
-        self._sealed, self._total = sealed, total
+    def __init__(self, sealed: int, total: int, verb: str) -> None:
+        self._sealed, self._total, self._verb = sealed, total, verb
 
     def launch(self, launch: Launch) -> None:
         """Log which engine starts."""
@@ -75,7 +78,7 @@ class _LoggedCells:
     def sealed(self, cell: Cell) -> None:
         """Log how far the run is."""
         self._sealed += 1
-        _log.info("%d of %d cells are measured: %s", self._sealed, self._total, cell.key)
+        _log.info("%d of %d cells are %sd: %s", self._sealed, self._total, self._verb, cell.key)
 
     def remaining(self, at_most: int) -> None:
         """A load curve ended early: fewer are left."""

@@ -123,7 +123,7 @@ def _score(study: Study, plan: Plan, store: Store, progress: Progress) -> None:
     if not waiting.cells:
         return
     progress.say(f"{store.root}: scoring the texts of {len(waiting.cells)} sampled cells.")
-    with progress.cells(waiting, 0, len(waiting.cells)) as observer:
+    with progress.cells(waiting, 0, len(waiting.cells), "score") as observer:
         score_study(study, plan, store, observer)
 
 
@@ -133,7 +133,7 @@ def _judge(study: Study, plan: Plan, store: Store, progress: Progress) -> None:
     if not waiting:
         return
     progress.say(f"{store.root}: judging the texts of {len(waiting)} cells.")
-    with progress.texts(sum(len(cell.prompt_ids) for cell in waiting)) as on_text:
+    with progress.texts(sum(store.cell(cell.key).requests.num_rows for cell in waiting)) as on_text:
         judge_study(study, plan, store, on_text)
 
 
@@ -163,8 +163,8 @@ class _Stoppable:
         self.say, self.warn = progress.say, progress.warn
 
     @contextmanager
-    def cells(self, plan: Plan, sealed: int, total: int) -> Iterator[Observer]:
-        with self._progress.cells(plan, sealed, total) as observer:
+    def cells(self, plan: Plan, sealed: int, total: int, verb: str = "measure") -> Iterator[Observer]:
+        with self._progress.cells(plan, sealed, total, verb) as observer:
             yield cast("Observer", _StoppableObserver(observer, self._goes_on))
 
     @contextmanager

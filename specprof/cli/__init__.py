@@ -8,12 +8,16 @@ import signal
 import sys
 from typing import Annotated, NoReturn
 
-import typer
-
-from specprof.cli import measuring, reading, tools
-from specprof.cli.app import app, console, errors
-from specprof.cli.outlet import outlasting_readers
 from specprof.errors import InputError, Interrupted, SpecprofError
+
+try:
+    import typer
+
+    from specprof.cli import measuring, reading, tools
+    from specprof.cli.app import app, console, errors
+    from specprof.cli.outlet import outlasting_readers
+except KeyboardInterrupt:  # loading takes a tenth of a second: nothing is begun, and there is nothing to tell
+    sys.exit(Interrupted.exit_code)
 
 __all__ = ["app", "main", "measuring", "reading", "tools"]  # commands register themselves, in this order
 

@@ -150,3 +150,19 @@ def require_whole(results: Path, keys: set[str], before: dict[str, Any]) -> None
     assert before.items() <= contents(results).items()
     assert {data.launch for data in cells} <= set(store.facts())
     assert not list((results / "cells").rglob("*.tmp"))
+
+
+SLOW_TO_LOAD = "import time; print('loading', flush=True); time.sleep(60)"
+
+
+def test_an_interrupt_while_the_commands_are_loading_shows_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What every command imports first, put in the place of the library, takes as long as the test needs."""
+    (tmp_path / "typer.py").write_text(SLOW_TO_LOAD)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    with started("plan", "study.yaml") as run:
+        wait_until(lambda: "loading" in run.said())
+        run.process.send_signal(signal.SIGINT)
+        said = run.ended(ENDS_S)
+    assert (said.strip(), run.process.returncode) == ("loading", 130)

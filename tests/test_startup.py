@@ -74,3 +74,24 @@ main()
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 130
     assert "interrupted" in told.stderr
+
+
+def test_an_interrupt_that_a_library_turns_into_an_error_of_its_own_ends_any_command_as_one(tmp_path: Path) -> None:
+    script = """
+import signal, sys
+from specprof.cli import main
+
+class Translates:
+    def find_spec(self, name, path, target=None):
+        if name == "specprof.study.config":
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt as interrupt:
+                raise TypeError("a schema cannot be built") from interrupt
+
+sys.meta_path.insert(0, Translates())
+main()
+"""
+    command = [sys.executable, "-c", script, "plan", str(ROOT / "configs" / "demo.yaml")]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (told.returncode, "Traceback" in told.stderr, "interrupted" in told.stderr) == (130, False, True)

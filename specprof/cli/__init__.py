@@ -74,11 +74,20 @@ def _code_of_command() -> int:
             raise
         return InputError.exit_code
     except Exception as problem:
+        if _hides_interrupt(problem):
+            return Interrupted.exit_code
         if not hasattr(problem, "format_message"):  # not one of the command-line parser's own
             raise
         _complain(problem.format_message())
         return InputError.exit_code
     return code or 0
+
+
+def _hides_interrupt(problem: BaseException | None) -> bool:
+    """Whether an interrupt was turned into this, as libraries do that are loading when it comes."""
+    while problem is not None and not isinstance(problem, KeyboardInterrupt):
+        problem = problem.__cause__ or problem.__context__
+    return problem is not None
 
 
 def _complain(problem: object) -> None:

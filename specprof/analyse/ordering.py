@@ -44,7 +44,7 @@ class Loop:
 
     def log_throughputs(self, names: Sequence[str], orders: Orders) -> Array:
         """ln X of the loop over these prompts in each order. Shape (len(orders),)."""
-        seconds, tokens = self._of(names)
+        seconds, tokens = self.of(names)
         wall = walls(seconds, self.concurrency, orders, self.pace)
         return np.asarray(np.log(tokens[orders].sum(axis=1)) - np.log(wall))
 
@@ -56,7 +56,7 @@ class Loop:
         if names not in self._replaced:
             orders = random_orders(len(names))
             others = _others(orders)
-            seconds, tokens = self._of(names)
+            seconds, tokens = self.of(names)
             wall = walls_with_one_replaced(seconds[orders], seconds[others], self.concurrency, self.pace)
             written = tokens[orders]
             total = written.sum(axis=1, keepdims=True) - written + tokens[others]
@@ -65,7 +65,7 @@ class Loop:
             self._replaced[names] = found
         return self._replaced[names]
 
-    def _of(self, names: Sequence[str]) -> tuple[Array, Array]:
+    def of(self, names: Sequence[str]) -> tuple[Array, Array]:
         """Seconds and output tokens of these prompts."""
         seconds, log_tokens = (np.array([of[name] for name in names]) for of in (self.seconds, self.log_tokens))
         return seconds, np.exp(log_tokens)
@@ -153,15 +153,25 @@ def prompt_variance(terms: Sequence[tuple[Loop, int]]) -> tuple[float, int]:
     if n < 2:
         return 0.0, 0
     if n > MANY_PROMPTS or all(loop.concurrency == 1 for loop, _ in terms):
-        rates = np.zeros(n)
-        for loop, weight in terms:
-            tokens, seconds = (np.array([of[name] for name in names]) for of in (loop.log_tokens, loop.seconds))
-            rates += weight * (tokens - np.log(seconds))
-        return variance_of_mean(rates)
+        variance, degrees = variance_of_mean(_left_out(terms, names))
+        return variance * (n - 1) ** 2, degrees  # the jackknife's
     replaced = np.zeros((n, ORDERS))
     for loop, weight in terms:
         replaced += weight * loop.replaced(names)
     return _between_rows(replaced) * (n - 1), n - 1
+
+
+def _left_out(terms: Sequence[tuple[Loop, int]], names: Sequence[str]) -> Array:
+    """Weighted sum of ln X without each prompt in turn, where the sum of all latencies is the wall. Shape (names,).
+
+    Less what it is with all of them. ln X is then ln(Σ tokens) - ln(Σ seconds) + a constant, in which a prompt weighs
+    as much as it is long.
+    """
+    without = np.zeros(len(names))
+    for loop, weight in terms:
+        seconds, tokens = loop.of(names)
+        without += weight * (np.log1p(-tokens / tokens.sum()) - np.log1p(-seconds / seconds.sum()))
+    return without
 
 
 def _others(orders: Orders) -> Orders:

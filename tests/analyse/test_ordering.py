@@ -20,6 +20,7 @@ from specprof.analyse.ordering import (
     walls,
     walls_with_one_replaced,
 )
+from specprof.analyse.stats import around_log
 
 SPREAD = 0.2  # of ln(seconds) between the prompts of the population
 
@@ -161,9 +162,8 @@ ALONE, EIGHT, BATCHING_GAIN = [(1, 1)], [(8, 1)], [(8, 1), (1, -1)]
 @pytest.mark.parametrize("num_prompts", [16, 32])
 @pytest.mark.parametrize("terms", [ALONE, EIGHT, BATCHING_GAIN], ids=["N=1", "N=8", "N=8 over N=1"])
 def test_another_draw_of_prompts_moves_throughput_as_much_as_estimated(terms, num_prompts):
-    """At N = 1 the mean of logs stands for the log of the mean: exact to first order, 2% at this spread. In N = 8 over
-    N = 1 the prompts' mean cancels, and what is left is who comes last: leaving each prompt out in turn, with nobody in
-    its place, over-counts that by 1.7 with 32 prompts and misses 0.4 of it with 16.
+    """In N = 8 over N = 1 the prompts' mean cancels, and what is left is who comes last: leaving each prompt out in
+    turn, with nobody in its place, over-counts that by 1.7 with 32 prompts and misses 0.4 of it with 16.
     """
 
     def draw(rng):
@@ -182,15 +182,63 @@ def test_two_arms_that_share_their_prompts_share_their_luck():
     assert_agree(draw, [(8, 1), (8, -1)], seed=3)
 
 
-def test_at_one_stream_it_is_the_variance_of_the_mean_log_rate():
-    seconds, log_tokens = np.array([1.0, 2.0, 4.0]), np.log([10.0, 10.0, 30.0])
-    logs = [log(10), log(5), log(7.5)]
-    assert prompt_variance([(loop_of(seconds, 1, log_tokens), 1)]) == (pytest.approx(np.var(logs, ddof=1) / 3), 2)
+def jackknife(over, under):
+    """Variance of ln(Σ over / Σ under): it is worked out without each pair in turn, and (n-1)/n of the sum of squares
+    about their mean is taken (Efron and Stein, 1981).
+    """
+    places = np.arange(len(over))
+    left = np.array([log(np.sum(over[places != i]) / np.sum(under[places != i])) for i in places])
+    return (len(places) - 1) / len(places) * ((left - left.mean()) ** 2).sum()
 
 
-def test_of_very_many_prompts_only_the_mean_moves():
+def test_at_one_stream_it_is_that_of_a_ratio_of_sums():
+    """By hand: ln of 40 tokens in 6 s, of 40 in 5 s and of 20 in 3 s, with each of three prompts left out."""
+    logs = np.log([40 / 6, 40 / 5, 20 / 3])
+    by_hand = 2 / 3 * ((logs - logs.mean()) ** 2).sum()
+    assert prompt_variance([(loop_of([1.0, 2.0, 4.0], 1, np.log([10.0, 10.0, 30.0])), 1)]) == (
+        pytest.approx(by_hand),
+        2,
+    )
+
+
+def test_a_long_text_weighs_as_much_as_it_is_long():
+    """One prompt writes nearly everything and gains nearly everything: what others gain says little of the sum."""
+    off = np.array([30.0, 1.0, 1.0, 1.0])
+    on = off / [3.0, 1.0, 1.1, 0.9]
+    found = prompt_variance([(loop_of(on, 1), 1), (loop_of(off, 1), -1)])
+    assert found == (pytest.approx(jackknife(off, on)), 3)  # the gain is Σ off / Σ on: equal tokens cancel
+
+
+def test_of_many_prompts_it_is_the_delta_method_s():
+    """With R = Σ over / Σ under it is n/(n-1) · Σ (over - R · under)² / (Σ over)² to first order (Cochran, *Sampling
+    Techniques*, 6.3, in logs).
+    """
+    rng = np.random.default_rng(5)
+    tokens, seconds = rng.lognormal(0.0, 0.3, (2, 199))
+    residuals = tokens - tokens.sum() / seconds.sum() * seconds
+    expected = 199 / 198 * (residuals**2).sum() / tokens.sum() ** 2
+    assert prompt_variance([(loop_of(seconds, 1, np.log(tokens)), 1)]) == (pytest.approx(expected, rel=0.02), 198)
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0])
+def test_texts_of_unequal_lengths_leave_the_interval_honest(spread):
+    """Gain of 600 draws of 32 prompts, each with its own length and its own gain g: the truth is 1 / E[1/g]."""
+    rng = np.random.default_rng(41)
+    tokens = rng.lognormal(5.0, spread, (600, 32))
+    gains = rng.lognormal(log(1.5), 0.3, tokens.shape)
+    truth, hits = 1.5 * exp(-(0.3**2) / 2), 0
+    for length, gain in zip(tokens, gains, strict=True):
+        off, on = length / 20, length / 20 / gain
+        loops = [(loop_of(on, 1, np.log(length)), 1), (loop_of(off, 1, np.log(length)), -1)]
+        variance, degrees = prompt_variance(loops)
+        figure = around_log(log(off.sum() / on.sum()), sqrt(variance), degrees)
+        hits += figure.low <= truth <= figure.high
+    assert 0.92 <= hits / 600 <= 0.98
+
+
+def test_of_very_many_prompts_only_the_sum_moves():
     seconds = np.random.default_rng(0).lognormal(size=MANY_PROMPTS + 1)
-    expected = np.var(np.log(seconds), ddof=1) / len(seconds)
+    expected = jackknife(seconds, np.ones(len(seconds)))
     assert prompt_variance([(loop_of(seconds, 8), 1)]) == (pytest.approx(expected), MANY_PROMPTS)
 
 

@@ -249,10 +249,10 @@ def _findings(figures: SurpriseFigures, tokens: _Tokens, off: _Tokens | None, li
     evidence = _evidence(figures, tokens, off)
     speculates, off_too = _speculates(tokens), off is not None and off.beyond_chance(limit)
     impossible = tokens.beyond_chance(limit)
-    if impossible and (off_too or not speculates):
-        yield GateFinding(8, "impossible tokens", Severity.CAUTION, f"{evidence}; without speculation too", _BOTH)
-    elif impossible or _below(figures.tail_p_value):
+    if _below(figures.tail_p_value) or (impossible and speculates and not off_too):
         yield GateFinding(8, "output changed", Severity.INVALID, evidence, _FAULT)
+    elif impossible:
+        yield GateFinding(8, "impossible tokens", Severity.CAUTION, f"{evidence}; without speculation too", _BOTH)
     elif _below(figures.mean_p_value):
         yield GateFinding(8, "output differs", Severity.CAUTION, evidence, _READ)
     elif speculates and tokens.impossible and off is not None and off.impossible == 0:

@@ -113,6 +113,29 @@ def test_a_heavier_tail_of_possible_tokens_is_a_fault_too():
     assert "impossible tokens 0 (off 0)" in gate.evidence
 
 
+def with_one_absurd(nats):
+    """The same texts, with one token in the first of them that no sampler draws."""
+    return lambda number: [*nats(number)[:-1], 45.0 if number == 0 else nats(number)[-1]]
+
+
+def test_one_absurd_token_without_speculation_does_not_excuse_a_heavier_tail():
+    """Every second text of the arm holds eight absurd tokens: 2^-16 at most that signs alone would do so."""
+    heavy = ordinary(1, tail=8.0, tail_nats=45.0)
+    _, gates = compared(
+        lambda number: heavy(number) if number % 2 else ordinary(3)(number), with_one_absurd(ordinary(2))
+    )
+    assert ("output changed", Severity.INVALID) in [(gate.name, gate.severity) for gate in gates]
+    _, gates = compared(with_one_absurd(ordinary(1, tail=1.0)), with_one_absurd(ordinary(2, tail=0.15)))
+    assert ("output changed", Severity.INVALID) in [(gate.name, gate.severity) for gate in gates]
+
+
+def test_one_absurd_token_in_either_arm_is_a_caution_about_the_measurement():
+    _, gates = compared(with_one_absurd(ordinary(1)), with_one_absurd(ordinary(2)))
+    assert {(gate.name, gate.severity) for gate in gates} == {("impossible tokens", Severity.CAUTION)}
+    assert len(gates) == 2
+    assert all(gate.evidence.endswith("; without speculation too") for gate in gates)
+
+
 def test_a_lighter_tail_is_no_fault():
     _, gates = compared(ordinary(1, tail=0.15), ordinary(2, tail=1.0))
     assert not any(gate.severity is Severity.INVALID for gate in gates)

@@ -4,7 +4,8 @@
     ln X(a)/X(b) = Δln tokens per step + Δln steps per second + Δln decode share
 
 "Content acts only through acceptance" is then a claim about one term: that steps per second do not differ. It is tested
-for equivalence (90% interval inside ±5%), on and off, at every N, and never assumed.
+for equivalence (90% interval inside ±5%), on and off, at every N, and never assumed. Two blocks and two prompts of each
+content are the fewest that can decide it.
 """
 
 from __future__ import annotations
@@ -94,11 +95,9 @@ def content_effects(evidence: Evidence) -> Iterator[ContentFigures]:
 
 
 def _effect(a: _Content, b: _Content) -> ContentFigures:
-    gap = a.causes.steps_per_s - b.causes.steps_per_s
-    error, degrees = _error_of_gap(a, b)
     total = a.causes.total - b.causes.total
     by_tokens = a.causes.tokens_per_step - b.causes.tokens_per_step
-    outcome, reach = stats.equivalent(gap, error, degrees, margin=EQUIVALENCE_MARGIN)
+    outcome, steps_per_s_ratio = _equivalence(a, b)
     return ContentFigures(
         tag=a.cell.tag,
         other_tag=b.cell.tag,
@@ -107,20 +106,28 @@ def _effect(a: _Content, b: _Content) -> ContentFigures:
         concurrency=a.cell.concurrency,
         throughput_ratio=Figure(exp(total)),
         tokens_per_step_ratio=Figure(exp(by_tokens)),
-        steps_per_s_ratio=Figure(exp(gap), *(None if v is None else exp(v) for v in (reach.low, reach.high))),
+        steps_per_s_ratio=steps_per_s_ratio,
         decode_share_ratio=Figure(exp(a.causes.decode_share - b.causes.decode_share)),
         mediated_share=Figure(by_tokens / total if total else None),
         only_acceptance=outcome,
     )
 
 
-def _error_of_gap(a: _Content, b: _Content) -> tuple[float, float]:
-    """Standard error and degrees of freedom of the difference of mean ln(steps/s): prompts of each, and launches.
+def _equivalence(a: _Content, b: _Content) -> tuple[str, Figure]:
+    """Whether steps per second are the same, and their ratio with its 90% interval.
 
-    The two contents share their launches, so a launch enters as the block's difference.
+    The prompts of each content vary, and launches, which the two share: a launch enters as the block's difference. With
+    fewer than two shared blocks nothing tells how launches differ, so that it stays undecided, and the interval holds
+    the prompts alone; one prompt of either content leaves none.
     """
-    gaps = [a.by_block[block] - b.by_block[block] for block in b.by_block if block in a.by_block]
-    return stats.pooled_error([a.by_prompt, b.by_prompt, stats.variance_of_mean(np.array(gaps))])
+    gap = a.causes.steps_per_s - b.causes.steps_per_s
+    launches = stats.variance_of_mean(np.array([a.by_block[n] - b.by_block[n] for n in b.by_block if n in a.by_block]))
+    if not a.by_prompt[1] or not b.by_prompt[1]:
+        return "undecided", Figure(exp(gap))
+    error, degrees = stats.pooled_error([a.by_prompt, b.by_prompt, launches])
+    outcome, reach = stats.equivalent(gap, error, degrees, margin=EQUIVALENCE_MARGIN)
+    ratio = Figure(exp(gap), *(None if v is None else exp(v) for v in (reach.low, reach.high)))
+    return (outcome if launches[1] else "undecided"), ratio
 
 
 def _log_steps_per_s(series: Series) -> stats.Array:

@@ -201,7 +201,8 @@ class ContentFigures:
     """One content against another under the same protocol, arm and N, by the identity of METHOD 4 (a / b ratios).
 
     The three ratios multiply to `throughput_ratio`. `only_acceptance` is the equivalence test on steps per second:
-    `pass` (content acts only through acceptance), `fail`, or `undecided`; its ratio carries the 90% interval tested.
+    `pass` (content acts only through acceptance), `fail`, or `undecided`, as with one launch it always is; its ratio
+    carries the 90% interval tested.
     """
 
     tag: str

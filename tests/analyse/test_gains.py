@@ -9,6 +9,7 @@ import pytest
 from specprof.analyse import gains
 from specprof.analyse.content import content_effects, identity, two_cuts
 from specprof.analyse.evidence import Evidence, contrast
+from specprof.analyse.results import Figure
 from specprof.analyse.study import analyse
 from specprof.records import Role, Stop
 from tests.factory import (
@@ -169,23 +170,45 @@ def test_texts_that_arrive_in_one_piece_have_no_identity_and_break_nothing():
     assert not [gate for cell in figures.cells for gate in cell.gates if gate.name == "above its cause"]
 
 
+def two_contents(num_prompts=(8, 8), blocks=((0, 1), (0, 1))):
+    """Same step time, code accepts 3 of every step and prose 1, each in its own blocks."""
+    for tag, accepted, number, own in zip(("code", "prose"), ((3,), (1,)), num_prompts, blocks, strict=True):
+        for block in own:
+            named = {"tag": tag, "num_prompts": number, "block": block, "max_tokens": 129}
+            cell = make_cell(arm="on", speculative_config=NGRAM, **named)
+            yield make_data(cell, make_requests(cell, accepted=accepted))
+
+
 def test_a_content_effect_that_is_all_acceptance():
-    """Same step time, code accepts 3 of every step and prose 1: twice the tokens per step, and nothing else."""
-    cells = [
-        make_data(cell, make_requests(cell, accepted=accepted))
-        for tag, accepted in (("code", (3,)), ("prose", (1,)))
-        for cell in [make_cell(tag=tag, arm="on", speculative_config=NGRAM, max_tokens=129, num_prompts=8)]
-    ]
-    (effect,) = content_effects(Evidence(cells))
+    """Twice the tokens per step, and nothing else."""
+    (effect,) = content_effects(Evidence(two_contents()))
     assert effect.tokens_per_step_ratio.value == pytest.approx(2.0)
     assert effect.steps_per_s_ratio.value == pytest.approx(1.0)
     assert effect.only_acceptance == "pass"
 
 
+@pytest.mark.parametrize("blocks", [((0,), (0,)), ((0,), (1,)), ((0, 1), (1, 2))], ids=["one", "none", "one of three"])
+def test_without_two_blocks_that_both_contents_have_it_stays_open_whether_acceptance_is_all(blocks):
+    """Nothing tells how launches differ. The prompts alone, all alike here, leave an interval of no width."""
+    (effect,) = content_effects(Evidence(two_contents(blocks=blocks)))
+    assert effect.only_acceptance == "undecided"
+    ratio = effect.steps_per_s_ratio
+    assert (ratio.low, ratio.high) == (pytest.approx(ratio.value), pytest.approx(ratio.value))
+
+
+@pytest.mark.parametrize("num_prompts", [(1, 8), (8, 1), (1, 1)])
+def test_one_prompt_of_a_content_cannot_tell_whether_acceptance_is_all(num_prompts):
+    (effect,) = content_effects(Evidence(two_contents(num_prompts)))
+    assert effect.only_acceptance == "undecided"
+    assert effect.steps_per_s_ratio == Figure(pytest.approx(1.0))
+
+
 def test_a_content_effect_on_the_steps_themselves_is_found():
     """[seed 000, METHOD 10] with speculation off, prose at N = 8 was 14% faster than code: not only acceptance."""
     cells = [
-        make_running_cell(x, tag=tag, concurrency=8, num_prompts=8) for tag, x in (("code", 199.8), ("prose", 228.3))
+        make_running_cell(x, tag=tag, concurrency=8, num_prompts=8, block=block)
+        for tag, x in (("code", 199.8), ("prose", 228.3))
+        for block in (0, 1)
     ]
     (effect,) = content_effects(Evidence(cells))
     assert log(effect.throughput_ratio.value) == pytest.approx(-0.1333, rel=0.01)

@@ -118,7 +118,8 @@ def test_batching_and_speculation_are_not_independent(name, measured, interactio
 
 
 def test_content_matters_without_speculation_at_eight_streams():
-    cells = [make_running_cell(x, tag=tag) for tag, x in CLAIMS["gap_off_8"]["inputs"].items()]
+    speeds = CLAIMS["gap_off_8"]["inputs"]
+    cells = [make_running_cell(x, tag=tag, block=block) for tag, x in speeds.items() for block in (0, 1)]
     (effect,) = content_effects(Evidence(cells))
     assert effect.only_acceptance == "fail"
 

@@ -166,6 +166,23 @@ def test_a_request_that_was_lost_is_later_than_any_other():
     assert told.ttft_s.p99.value is None
 
 
+NOTHING_CAME = {"chunk_ns": (), "chunk_tokens": (), "token_ids": (), "text": ""}
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["no token came", "half a text came"])
+def test_a_lost_request_has_no_time_per_token_that_flatters(begun):
+    """60 of 100 are given up, 40 write a token every 20 ms: the median request is a lost one, the fastest are not."""
+    cell = make_open_cell([i * 0.1 for i in range(100)])
+    lost = {"error": "timed out after 60 s", **({"num_tokens": 32} if begun else NOTHING_CAME)}
+    requests = [due_request(cell, i, step_s=0.02, **(lost if i % 5 < 3 else {})) for i in range(100)]
+    rung = Rung((measured_cell(cell, requests, targets(tpot=0.05)),))
+    tpot = rung.percentiles("tpot")
+    assert tpot is not None
+    assert [figure.value for figure in (tpot.p50, tpot.p90, tpot.p95, tpot.p99)] == [None] * 4
+    assert rung.latencies("tpot").quantile(0.3) == pytest.approx(0.02)
+    assert rung.on_target().value == pytest.approx(0.4)
+
+
 def test_who_was_never_sent_waited_in_the_client_and_nowhere_else():
     cell = make_open_cell([1.0, 2.0], **NATURAL)
     nothing = {"chunk_ns": (), "chunk_tokens": (), "token_ids": (), "text": "", "error": "timed out in the client"}

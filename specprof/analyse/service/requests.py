@@ -68,7 +68,7 @@ class OpenRequests:
     client_queue: Array
     ttft: Array
     ttft_sent: Array  # NaN where it was given up in the client
-    tpot: Array
+    tpot: Array  # NaN for a finished text of one chunk
     e2el: Array
     e2el_sent: Array
     measured: Mask  # due inside the window
@@ -102,7 +102,7 @@ class OpenRequests:
             client_queue=sent - scheduled,
             ttft=ttft - scheduled,
             ttft_sent=np.where(was_sent, ttft - sent, np.nan),
-            tpot=quotient(last - first, output_tokens - first_tokens),
+            tpot=np.where(finished, quotient(last - first, output_tokens - first_tokens), inf),
             e2el=e2el - scheduled,
             e2el_sent=np.where(was_sent, e2el - sent, np.nan),
             measured=pc.equal(table["phase"], Phase.MEASURED.value).to_numpy(),

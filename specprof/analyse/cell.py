@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from specprof.analyse import stats, wall
+from specprof.analyse import percentiles, stats, wall
 from specprof.analyse.acceptance import conditional
 from specprof.analyse.attached import counted_acceptance
 from specprof.analyse.evidence import Key, Series, contrast
+from specprof.analyse.percentiles import of_requests
 from specprof.analyse.results import (
     NOTHING,
     AcceptanceCounts,
@@ -16,9 +17,7 @@ from specprof.analyse.results import (
     Figure,
     GateFinding,
     Loops,
-    Percentiles,
 )
-from specprof.analyse.stats import Array
 from specprof.ragged import Ragged
 from specprof.records import arm_in_words, draft_length
 
@@ -49,13 +48,13 @@ def cell_figures(
         num_requests=len(series.pooled("e2el")),
         num_launches=len({frame.data.launch for frame in series.frames}),
         prompt_tokens=_prompt_tokens(series),
-        output_tokens=stats.median(series.pooled("output_tokens")),
+        output_tokens=percentiles.median(of_requests(series, "output_tokens")),
         throughput_tok_s=throughput,
-        decode_speed_tok_s=stats.median(series.pooled("decode_speed")),
-        ttft_s=_percentiles(series.pooled("ttft")),
-        tpot_s=_percentiles(series.pooled("tpot")),
-        itl_s=_percentiles(np.concatenate([frame.gaps for frame in series.frames])),
-        e2el_s=_percentiles(series.pooled("e2el")),
+        decode_speed_tok_s=percentiles.median(of_requests(series, "decode_speed")),
+        ttft_s=percentiles.percentiles(of_requests(series, "ttft")),
+        tpot_s=percentiles.percentiles(of_requests(series, "tpot")),
+        itl_s=percentiles.percentiles(percentiles.of_gaps(series)),
+        e2el_s=percentiles.percentiles(of_requests(series, "e2el")),
         chars_per_s=throughput.scaled(_chars_per_token(series)),
         acceptance_length=stats.ratio(*series.clusters("num_accepted", "num_steps"), offset=1.0)
         if drafted
@@ -82,8 +81,9 @@ def cell_figures(
 
 
 def _prompt_tokens(series: Series) -> Figure:
-    lengths = series.pooled("prompt_tokens")
-    return stats.median(lengths) if lengths.any() else NOTHING  # 0 where the server does not count them
+    if not series.pooled("prompt_tokens").any():
+        return NOTHING  # 0 where the server does not count them
+    return percentiles.median(of_requests(series, "prompt_tokens"))
 
 
 def _predicted_wall(series: Series, prefill_speed: float | None) -> float | None:
@@ -115,13 +115,6 @@ def _shares_of_time(series: Series) -> tuple[Figure, Figure, Figure]:
         Figure(float(reading / total)),
         Figure(float(writing / total)),
     )
-
-
-def _percentiles(values: Array) -> Percentiles | None:
-    if len(values) == 0:
-        return None
-    ordered = np.sort(values)
-    return Percentiles(*(stats.percentile_of_sorted(ordered, share) for share in (0.50, 0.90, 0.95, 0.99)))
 
 
 def _chars_per_token(series: Series) -> float:

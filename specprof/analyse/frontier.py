@@ -2,7 +2,8 @@
 
 One line per content, protocol and arm, over the closed-loop cells. TPOT is that of the median request. Whether a load
 keeps the target is asked of its 95% interval: it *holds* only where the upper end is within the target, it *misses*
-only where the lower end is beyond it, and everything else is undecided.
+only where the lower end is beyond it, and everything else is undecided. So is a load of a single launch, since nothing
+tells how the next would differ.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class Keeping(StrEnum):
     UNDECIDED = "undecided"
 
     @classmethod
-    def of(cls, tpot_s: Figure, target_s: float) -> Keeping:
-        """From the interval; without one nothing is decided."""
-        if tpot_s.low is None or tpot_s.high is None:
+    def of(cls, tpot_s: Figure, target_s: float, num_launches: int) -> Keeping:
+        """From the interval; without one, or with one that holds no launches, nothing is decided."""
+        if tpot_s.low is None or tpot_s.high is None or num_launches < 2:
             return cls.UNDECIDED
         if tpot_s.high <= target_s:
             return cls.HOLDS
@@ -110,7 +111,7 @@ def _point(cell: CellFigures, rivals: Iterable[CellFigures], target_s: float) ->
         tpot_s=tpot,
         throughput_tok_s=cell.throughput_tok_s,
         pareto=cell.valid and not any(_beats(rival, cell) for rival in rivals if rival.valid),
-        keeping=Keeping.of(tpot, target_s),
+        keeping=Keeping.of(tpot, target_s, cell.num_launches),
         gates=cell.gates,
         valid=cell.valid,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specprof.analyse import stats
+from specprof.analyse import percentiles, stats
 from specprof.analyse.evidence import Evidence, Key, Series
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.prompts import Prompts
@@ -119,5 +119,5 @@ def _calm_acceptance(series: Series, calm: Mask) -> Figure:
 
 
 def _calm_speed(series: Series, calm: Mask) -> Figure:
-    speeds = series.column("decode_speed")[calm[series.prompts.codes]]
-    return stats.median(speeds[~np.isnan(speeds)])
+    speeds = percentiles.of_requests(series, "decode_speed")
+    return percentiles.median([block.where(calm[block.prompts]) for block in speeds])

@@ -118,20 +118,24 @@ def _allowed(frontier: FrontierFigures) -> str:
     else:
         told = f"{target} surely holds at no measured N"
     if in_doubt is not None:
-        return f"{told}; {_doubt(by_streams[in_doubt])}"
+        return f"{told}; {_doubt(by_streams[in_doubt], frontier.target_tpot_s)}"
     missed = next((p for p in frontier.points if p.keeping is Keeping.MISSES and p.valid), None)
     if missed is not None:
         return f"{told}; N={missed.concurrency} misses it ({tpot_figure(missed.tpot_s)})"
     return f"{told}, the largest measured"
 
 
-def _doubt(point: FrontierPoint) -> str:
+def _doubt(point: FrontierPoint, target_s: float) -> str:
+    low, high = point.tpot_s.low, point.tpot_s.high
     if not point.valid:
         return f"N={point.concurrency} is undecided: a gate forbids its figures"
-    if point.tpot_s.low is None:
+    if low is None or high is None:
         return f"N={point.concurrency} is undecided: too few requests for an interval ({tpot_figure(point.tpot_s)})"
-    if point.keeping is Keeping.UNDECIDED:
+    if point.keeping is Keeping.UNDECIDED and low <= target_s < high:
         return f"N={point.concurrency} is undecided: the target lies inside {tpot_figure(point.tpot_s)}"
+    if point.keeping is Keeping.UNDECIDED:
+        told = "one launch does not tell how the next would differ; measure two blocks at least"
+        return f"N={point.concurrency} is undecided: {told}"
     return f"N={point.concurrency} is undecided"
 
 

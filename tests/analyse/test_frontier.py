@@ -43,6 +43,13 @@ def test_the_interval_decides(tpot: Figure, said: Keeping) -> None:
     assert only(cell(1, tpot, 10.0)).points[0].keeping is said
 
 
+def test_a_single_launch_decides_nothing() -> None:
+    """Its interval holds prompts alone, and the next launch may be slower throughout."""
+    found = only(replace(cell(1, SURE, 10.0), num_launches=1), replace(cell(2, BEYOND, 10.0), num_launches=1))
+    assert [point.keeping for point in found.points] == [Keeping.UNDECIDED] * 2
+    assert (found.largest_concurrency, found.open_concurrency) == (None, 1)
+
+
 def test_largest_n_is_where_the_climb_ends() -> None:
     found = only(cell(8, BEYOND, 70.0), cell(1, SURE, 10.0), cell(4, SURE, 40.0))
     assert [point.concurrency for point in found.points] == [1, 4, 8]

@@ -13,7 +13,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from specprof.analyse.frontier import FrontierFigures, FrontierPoint
+from specprof.analyse.frontier import FrontierFigures, FrontierPoint, frontiers
 from specprof.analyse.results import Figure, StudyFigures
 from specprof.analyse.service_results import (
     Fates,
@@ -141,6 +141,14 @@ def test_frontier_sentences_say_how_far_and_what_stands_next(both: StudyFigures)
         "code · forced 128 · off: TPOT ≤ 51 ms holds up to N=2 (39.6 tok/s); N=4 is undecided: the target lies inside "
         "49.8 ms [47.3, 52.3]"
     )
+
+
+def test_a_frontier_of_one_launch_says_what_would_decide_it(both: StudyFigures) -> None:
+    once = tuple(replace(cell, num_launches=1) for cell in both.cells)
+    found = replace(both, cells=once, frontiers=frontiers(once, {"code": 0.055}))
+    (told,) = (text for text in frontier_sentences(found) if text.startswith("code · forced 128 · off: "))
+    assert told.startswith("code · forced 128 · off: TPOT ≤ 55 ms surely holds at no measured N; N=1 is undecided: ")
+    assert told.endswith("one launch does not tell how the next would differ; measure two blocks at least")
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------

@@ -177,6 +177,35 @@ def test_independent_gains_are_let_pass() -> None:
     assert audit(Claim(factorials=(table,), says=(Says.GAINS_ARE_INDEPENDENT,))).objections == ()
 
 
+@pytest.mark.parametrize("says", [(), (Says.GAINS_ARE_INDEPENDENT,)])
+def test_an_interaction_that_the_noise_leaves_open_is_neither_let_pass_nor_refuted(says: tuple[Says, ...]) -> None:
+    """I = (156 / 75) / (100 / 50) = 1.04, and four figures of 10% noise make its ln uncertain by 20%:
+    90% of it is 1.04 · e^(±1.645 · 0.2) = 0.75 to 1.45. METHOD 4: multiply only if that lies inside ±5%.
+    """
+    table = Factorial("code", 8, off_1=50.0, off_n=100.0, on_1=75.0, on_n=156.0)
+    found = audit(Claim(factorials=(table,), says=says, noise=0.10))
+    assert not named(found, "interaction", Kind.REBUILT)
+    assert not named(found, "independent gains", Kind.IMPOSSIBLE)
+    (objection,) = named(found, "independent gains", Kind.CAUTION)
+    assert "interaction 1.04× [0.75×, 1.45×]: with the stated noise it is undecided" in objection.evidence
+
+
+def test_an_interaction_far_from_one_is_refuted_whatever_the_noise_stated() -> None:
+    """I = 2: ln 2 - 1.645 · 0.2 = 0.36, beyond ln 1.05."""
+    table = Factorial("code", 8, off_1=50.0, off_n=100.0, on_1=50.0, on_n=200.0)
+    found = audit(Claim(factorials=(table,), says=(Says.GAINS_ARE_INDEPENDENT,), noise=0.10))
+    (objection,) = named(found, "independent gains", Kind.IMPOSSIBLE)
+    assert "interaction 2.00× [1.44×, 2.78×]" in objection.evidence
+
+
+def test_an_interaction_that_little_noise_holds_within_five_percent_may_be_multiplied() -> None:
+    """I = 1.01, four figures of 0.5%: 1.01 · e^(±1.645 · 0.01) = 0.99 to 1.03."""
+    table = Factorial("code", 8, off_1=50.0, off_n=200.0, on_1=100.0, on_n=404.0)
+    found = audit(Claim(factorials=(table,), says=(Says.GAINS_ARE_INDEPENDENT,), noise=0.005))
+    (told,) = named(found, "interaction", Kind.REBUILT)
+    assert "interaction 1.01× [0.99×, 1.03×], within ±5%" in told.evidence
+
+
 def test_content_matters_without_speculation_at_eight_but_not_at_one() -> None:
     found = audit(Claim(factorials=(CODE, PROSE), says=(Says.CONTENT_NEEDS_SPECULATION,)))
     (objection,) = named(found, "content without speculation", Kind.IMPOSSIBLE)

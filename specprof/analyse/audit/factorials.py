@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
-from math import inf, log, sqrt
+from math import exp, inf, log, sqrt
 
 from specprof.analyse import gains
 from specprof.analyse.audit.claim import Claim, Factorial, Says
@@ -86,24 +86,29 @@ def _gains(table: Factorial) -> Iterator[Finding]:
 
 
 def _independence(claim: Claim, table: Factorial) -> Iterator[Finding]:
-    """The two gains may be multiplied only if the interaction is within ±5% of 1."""
+    """The two gains may be multiplied only if the interaction is within ±5% of 1: where noise is stated, all of its
+    interval.
+    """
     between, product = interaction(table), independent_prediction(table)
     if between is None or product is None or table.on_n is None:
         return
     outcome, interval = _within(log(between), None if claim.noise is None else 2 * claim.noise)
+    if not interval:
+        outcome = "pass" if abs(between - 1) <= gains.INTERACTION_MARGIN else "fail"
+    bounds = f" [{times(exp(interval[0]))}, {times(exp(interval[1]))}]" if interval else ""
     evidence = (
         f"{table.content}: the gains multiplied give {speed(product)}, measured is {speed(table.on_n)}: "
-        f"interaction {times(between)}{interval}"
+        f"interaction {times(between)}{bounds}"
     )
-    if abs(between - 1) <= gains.INTERACTION_MARGIN:
+    if outcome == "pass":
         yield Finding(Kind.REBUILT, "interaction", f"{evidence}, within ±{gains.INTERACTION_MARGIN:.0%}")
         return
     asserted = Says.GAINS_ARE_INDEPENDENT in claim.says
-    sure = {"fail": "", "undecided": " (with the stated noise the interval still touches ±5%)", "pass": ""}[outcome]
+    open_still = ": with the stated noise it is undecided whether that is within ±5%" if outcome == "undecided" else ""
     yield Finding(
-        Kind.IMPOSSIBLE if asserted else Kind.CAUTION,
+        Kind.IMPOSSIBLE if asserted and outcome == "fail" else Kind.CAUTION,
         "independent gains",
-        f"{evidence}{sure}" + ("; batching and speculation are said to be independent" if asserted else ""),
+        f"{evidence}{open_still}" + ("; batching and speculation are said to be independent" if asserted else ""),
         "Never multiply the two gains here: print the speculation gain at each N.",
     )
 
@@ -131,8 +136,9 @@ def _content_when_off(claim: Claim, one: Factorial, other: Factorial) -> Iterato
             continue
         gap = log(ours / theirs)
         outcome, interval = _within(gap, None if claim.noise is None else sqrt(2) * claim.noise)
+        bounds = f" [{figure(interval[0])}, {figure(interval[1])}]" if interval else ""
         told = f"{one.content} {speed(ours)}, {other.content} {speed(theirs)}"
-        evidence = f"speculation off, {where}: {told}, ln ratio {gap:+.3f}{interval}"
+        evidence = f"speculation off, {where}: {told}, ln ratio {gap:+.3f}{bounds}"
         if outcome == "pass":
             yield Finding(Kind.REBUILT, "content without speculation", f"{evidence}, within ±5%")
         elif outcome == "undecided":
@@ -180,12 +186,12 @@ def _least_draft(table: Factorial) -> int:
     return 0 if rate is None else max((shortest_draft(gain, rate) or 0 for gain in told), default=0)
 
 
-def _within(log_ratio: float, standard_error: float | None) -> tuple[str, str]:
-    """Is a log ratio inside ±ln 1.05: the outcome, and the 90% interval in words where the noise is known."""
+def _within(log_ratio: float, standard_error: float | None) -> tuple[str, tuple[float, float] | None]:
+    """Is a log ratio inside ±ln 1.05: the outcome, and the 90% interval of the log ratio where the noise is known."""
     if not standard_error:
-        return ("pass" if abs(log_ratio) <= log(1 + gains.INTERACTION_MARGIN) else "fail"), ""
+        return ("pass" if abs(log_ratio) <= log(1 + gains.INTERACTION_MARGIN) else "fail"), None
     outcome, interval = equivalent(log_ratio, standard_error, inf, margin=gains.INTERACTION_MARGIN)
-    return outcome, f" [{figure(interval.low or 0.0)}, {figure(interval.high or 0.0)}]"
+    return outcome, (interval.low or 0.0, interval.high or 0.0)
 
 
 def _n(table: Factorial) -> str:

@@ -40,14 +40,15 @@ def ratio(numerators: Array, denominators: Array, *, offset: float = 0.0) -> Fig
     """offset + Σ numerators / Σ denominators over independent clusters (prompts), with its cluster delta interval.
 
     The interval is symmetric on the logarithm with t_{n-1}: for acceptance (offset 1: ln τ) this holds its 95% where
-    binomial intervals and small bootstraps do not (METHOD 5). One cluster, or a ratio of zero, has no interval.
+    binomial intervals and small bootstraps do not (METHOD 5). One cluster has no interval, nor has a ratio of zero,
+    offset or not: where nothing was ever accepted, nothing was seen of how acceptance varies.
     """
     total = float(np.sum(denominators))
     if total <= 0:
         return Figure(None)
     slope = float(np.sum(numerators)) / total
     value, n = offset + slope, len(numerators)
-    if n < 2 or value <= 0:
+    if n < 2 or slope <= 0 or value <= 0:
         return Figure(value)
     residuals = numerators - slope * denominators
     variance = n / (n - 1) * float(np.sum(residuals**2)) / total**2

@@ -47,6 +47,17 @@ def test_a_share_of_zero_is_zero_without_an_interval():
     assert stats.ratio(np.zeros(4), np.ones(4)) == Figure(0.0)
 
 
+def test_where_nothing_was_accepted_nothing_is_known_of_how_acceptance_varies():
+    """Two prompts of one step each say little of a length of 1: another draft of the same may well be accepted."""
+    assert stats.ratio(np.zeros(2), np.ones(2), offset=1.0) == Figure(1.0)
+
+
+def test_a_ratio_that_is_the_same_in_every_cluster_is_exact():
+    """Without drafts every engine step delivers one token, by construction."""
+    tokens = np.array([64.0, 32.0, 64.0])
+    assert stats.ratio(tokens, tokens) == Figure(1.0, 1.0, 1.0)
+
+
 @pytest.mark.parametrize("num_prompts", [16, 32])
 def test_the_acceptance_interval_covers_95_percent(num_prompts):
     """3,000 studies whose prompts differ and whose steps are correlated within a prompt, as real traces are.

@@ -77,17 +77,17 @@ def _figures(blocks: Sequence[Block], shares: tuple[float, ...]) -> list[Figure]
     blocks = [block for block in blocks if len(block.values)]
     if not blocks:
         return []
-    values = np.quantile(np.concatenate([block.values for block in blocks]), shares).tolist()
-    apart = np.array([np.quantile(block.values, shares) for block in blocks])
+    ordered = [np.sort(block.values) for block in blocks]
+    values = _quantiles(np.sort(np.concatenate(ordered)), shares)
+    apart = np.array([_quantiles(of_block, shares) for of_block in ordered])
     if len(blocks) > 1 and not (apart > 0).all():  # of blocks that show 0 no ratio can be taken
         return [Figure(value) for value in values]
-    alike = _Alike.of(blocks)
-    largest = np.array([block.values.max() for block in blocks])
+    ends = _Alike.of(blocks).ends(shares, values)
+    largest = np.array([of_block[-1] for of_block in ordered])
     found = []
-    for value, share, of_blocks in zip(values, shares, apart.T, strict=True):
-        ends = alike.ends(share, value)
+    for value, share, bounds, of_blocks in zip(values, shares, ends, apart.T, strict=True):
         seen_once = share > 0.50 and len(blocks) > 1 and (largest >= value).sum() < 2  # one launch has the whole tail
-        found.append(_with_launches(value, ends, of_blocks) if ends and not seen_once else Figure(value))
+        found.append(_with_launches(value, bounds, of_blocks) if bounds and not seen_once else Figure(value))
     return found
 
 
@@ -116,27 +116,32 @@ class _Alike:
         medians = [float(np.median(block.values)) for block in blocks]
         by = medians if min(medians) > 0 and len(set(medians)) > 1 else [1.0] * len(medians)
         values = np.concatenate([block.values / own for block, own in zip(blocks, by, strict=True)])
-        order = np.argsort(values, kind="stable")
-        return cls(values[order], _worth(np.concatenate([block.prompts for block in blocks])[order]))
+        ordered = np.sort(values)
+        return cls(ordered, _worth(values, ordered, np.concatenate([block.prompts for block in blocks])))
 
-    def ends(self, share: float, value: float) -> tuple[float, float] | None:
-        """The interval of a percentile, given its value over blocks that ran as they did."""
+    def ends(self, shares: Sequence[float], told: Sequence[float]) -> list[tuple[float, float] | None]:
+        """The intervals of percentiles, given their values over blocks that ran as they did."""
+        found: list[tuple[float, float] | None] = []
+        for share, value, own in zip(shares, told, _quantiles(self.ordered, shares), strict=True):
+            ranks, scale = self._ranks(share), value / own if value else 1.0
+            low, high = (scale * float(self.ordered[rank]) for rank in ranks or (0, 0))
+            found.append((min(low, value), max(high, value)) if ranks else None)
+        return found
+
+    def _ranks(self, share: float) -> tuple[int, int] | None:
+        """Which values, counted from the smallest, bound a percentile; None where so few independent ones cannot."""
         n, size = self.worth, len(self.ordered)
         if not n:
             return None
         low = distributions.binom_ppf((1 - CONFIDENCE) / 2, n, share)
         high = distributions.binom_ppf(1 - (1 - CONFIDENCE) / 2, n, share) + 1
-        if low < 1 or high > n:
-            return None
-        below, above = (self.ordered[(low - 1) * size // n], self.ordered[-(-high * size // n) - 1])
-        scale = value / float(np.quantile(self.ordered, share)) if value else 1.0
-        return min(scale * float(below), value), max(scale * float(above), value)
+        return None if low < 1 or high > n else ((low - 1) * size // n, -(-high * size // n) - 1)
 
 
-def _worth(prompts: Indices) -> int:
-    """How many independent values scatter as these do, of which the prompts are given in rising order of the values.
+def _worth(values: Array, ordered: Array, prompts: Indices) -> int:
+    """How many independent values scatter as these do, of which the prompts are given; `ordered`: the same, rising.
 
-    The share below a line is a ratio of sums over prompts. Its variance, over that of as many independent values, is
+    The share up to a line is a ratio of sums over prompts. Its variance, over that of as many independent values, is
     the design effect; the largest of those at four lines counts, since where by luck few prompts lie beyond a line,
     little is seen of how they differ. Few prompts know their own scatter badly, so t is set against t (Korn and
     Graubard). But all of them are worth no less than one value for each prompt, each weighted by how many it has.
@@ -145,13 +150,23 @@ def _worth(prompts: Indices) -> int:
     num_prompts = int((per_prompt > 0).sum())
     if num_prompts < 2:
         return 0
-    effect = 1.0
-    for below in (ceil(line * size) for line in LINES):
-        if below < size:
-            share = below / size
-            strays = np.bincount(prompts[:below], minlength=len(per_prompt)) - share * per_prompt
+    effect, starts = 1.0, np.flatnonzero(np.diff(prompts, prepend=-1))  # gaps of one text stand together
+    for line in ordered[[ceil(share * size) - 1 for share in LINES]]:
+        of_texts = np.add.reduceat(values <= line, starts, dtype=np.int64)
+        below = np.bincount(prompts[starts], weights=of_texts, minlength=len(per_prompt))
+        share = float(below.sum()) / size
+        if share < 1:
+            strays = below - share * per_prompt
             variance = num_prompts / (num_prompts - 1) * float((strays**2).sum()) / size**2
             effect = max(effect, variance * (size - 1) / (share * (1 - share)))
     fewer = (stats.t_quantile(size - 1) / stats.t_quantile(num_prompts - 1)) ** 2
     least = size**2 / float((per_prompt**2).sum())
     return int(max(size / effect * fewer, least) * (1 + 1e-9))  # rounding must not cost a whole one
+
+
+def _quantiles(ordered: Array, shares: Sequence[float]) -> list[float]:
+    """`np.quantile` of values that rise already, which it would order once more."""
+    places = np.asarray(shares) * (len(ordered) - 1)
+    below = places.astype(np.int64)
+    low, high = ordered[below], ordered[np.minimum(below + 1, len(ordered) - 1)]
+    return [float(quantile) for quantile in low + (high - low) * (places - below)]

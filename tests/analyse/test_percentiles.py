@@ -7,6 +7,8 @@ from math import exp, log, sqrt
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.frontier import Keeping
@@ -177,3 +179,10 @@ def test_further_blocks_of_a_study_do_not_narrow_what_prompts_differ():
     speeds = (1 / 0.018, 1 / 0.011)  # of the 2nd and the 9th of ten
     assert (four.decode_speed_tok_s.low, four.decode_speed_tok_s.high) == pytest.approx(speeds)
     assert (four.output_tokens.low, four.output_tokens.high) == (3.0, 10.0)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+def test_values_are_numpy_s_quantiles_of_them_all(values):
+    told = percentiles(blocks_of(values))
+    found = [told.p50.value, told.p90.value, told.p95.value, told.p99.value]
+    assert found == pytest.approx(np.quantile(values, (0.50, 0.90, 0.95, 0.99)).tolist())

@@ -136,6 +136,33 @@ class Evidence:
         return next((f.cell.arm for f in self.frames if f.cell.speculative_config is None), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What the interval of a contrast rests on: the blocks and the prompts that all its cells share.
+
+    `prompts_reach`: how far the logarithm may move with other prompts alone, launches that never differ assumed: half
+    of such an interval. More blocks send the same prompts, so none goes below it. None where nobody knows: one prompt
+    cannot show how others would differ.
+    """
+
+    num_blocks: int
+    num_prompts: int = 0
+    prompts_reach: float | None = 0.0
+
+
+def basis(terms: Sequence[tuple[Series | None, int]], confidence: float = stats.CONFIDENCE) -> Basis:
+    """What `contrast` of the same terms rests on."""
+    known = [(series, weight) for series, weight in terms if series is not None]
+    if len(known) < len(terms):
+        return Basis(0)
+    num_blocks = len(_by_block([(series.log_throughputs(), weight) for series, weight in known]))
+    num_prompts = len(set.intersection(*(set(series.loop.seconds) for series, _ in known)))
+    if _cancels(known):
+        return Basis(num_blocks, num_prompts)
+    prompts = ordering.prompt_variance([(series.loop, weight) for series, weight in known])
+    return Basis(num_blocks, num_prompts, stats.reach(prompts, confidence))
+
+
 def contrast(terms: Sequence[tuple[Series | None, int]], confidence: float = stats.CONFIDENCE) -> Figure:
     """exp of a weighted sum of ln X over cells, with launches (blocks) and prompts in its interval."""
     known = [(series, weight) for series, weight in terms if series is not None]

@@ -151,16 +151,18 @@ def count_gap(pair: Pair, numerator: str, denominator: str, *, offset: float = 0
 
 
 def _gap(pair: Pair, per_block: Sequence[Mapping[int, float]], prompts: tuple[float, int]) -> Gap | None:
-    """The estimate over blocks, with the error of launches and of prompts."""
+    """The estimate over blocks, with the error of launches and of prompts; of one prompt nobody knows the error."""
     a, b = per_block
     if pair.same_blocks:
         a, b = ({block: side[block] for block in a if block in b} for side in (a, b))
     if not a or not b:
         return None
     logs = [np.array(list(side.values())) for side in (a, b)]
+    values = exp(logs[0].mean()), exp(logs[1].mean())
+    if not prompts[1] and pair.a is not pair.b:
+        return Gap(*values)
     launches = [logs[1] - logs[0]] if pair.same_blocks else logs
-    error, degrees = stats.pooled_error([*map(stats.variance_of_mean, launches), prompts])
-    return Gap(exp(logs[0].mean()), exp(logs[1].mean()), error, degrees)
+    return Gap(*values, *stats.pooled_error([*map(stats.variance_of_mean, launches), prompts]))
 
 
 def _variance_of_one_launch(pair: Pair, loops: Sequence[ordering.Loop]) -> float:

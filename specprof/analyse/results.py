@@ -163,6 +163,8 @@ class GainFigures:
     `interaction` is batching_gain / batching_gain_off; only where its interval lies inside ±5% may the two gains be
     multiplied (`multiply`). `mediated_share` is Δln(tokens per engine step) / Δln X of on against off.
     `residual` is measured / (product of factors) - 1. `step_time_ratio` is on / off: what a draft costs a step.
+    `num_blocks` and `num_prompts` are those that both cells of the speculation gain have; `prompts_reach` is how far
+    other prompts alone would move its logarithm (`evidence.Basis`), None of one prompt.
     """
 
     tag: str
@@ -182,6 +184,8 @@ class GainFigures:
     multiply: bool
     valid: bool
     num_blocks: int
+    num_prompts: int = 0
+    prompts_reach: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specprof.analyse import gains, stats
-from specprof.analyse.evidence import Evidence, Key, contrast, key_of
+from specprof.analyse.evidence import Evidence, Key, basis, contrast, key_of
 from specprof.analyse.results import CellFigures, Figure, GainFigures
 
 
@@ -31,6 +31,7 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
     x_on, x_off = on.throughput_tok_s.value or float("nan"), off.throughput_tok_s.value or float("nan")
     per_step_on = on.tokens_per_engine_step.value or float("nan")
     per_step_ratio = per_step_on / (off.tokens_per_engine_step.value or float("nan"))
+    rests_on = basis([(series["on", n], 1), (series["off", n], -1)])
     interaction = between((("on", n), 1), (("on", 1), -1), (("off", n), -1), (("off", 1), 1))
     return GainFigures(
         tag=tag,
@@ -49,7 +50,9 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
         residual=stats.point(_residual(on, off, per_step_ratio)),
         multiply=_inside(interaction, gains.INTERACTION_MARGIN),
         valid=all(shown[key].valid for key in (*keys.values(), key_of(on)) if key in shown),
-        num_blocks=min(on.num_launches, off.num_launches),
+        num_blocks=rests_on.num_blocks,
+        num_prompts=rests_on.num_prompts,
+        prompts_reach=rests_on.prompts_reach,
     )
 
 

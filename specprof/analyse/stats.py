@@ -92,16 +92,23 @@ def two_way(per_block: Sequence[float], prompts: tuple[float, int], confidence: 
     """exp of a log quantity measured once per block, with prompt and launch variation both in its interval.
 
     `per_block[b]`: the log quantity of block b (say ln X_on/X_off). `prompts`: variance that another draw of prompts
-    would bring, with its degrees of freedom. With one block only the prompts' part is known and used.
+    would bring, with its degrees of freedom; without these nobody knows how prompts vary, and there is no interval.
+    With one block only the prompts' part is known and used.
     """
     blocks = np.asarray(per_block, dtype=float)
     estimate = float(blocks.mean())
     if not isfinite(estimate):
         return Figure(None)
-    error, degrees = pooled_error([variance_of_mean(blocks), prompts])
-    if not degrees:
+    if not prompts[1]:
         return Figure(exp(estimate))
+    error, degrees = pooled_error([variance_of_mean(blocks), prompts])
     return around_log(estimate, error, degrees, confidence)
+
+
+def reach(part: tuple[float, int], confidence: float = CONFIDENCE) -> float | None:
+    """Half the interval of a mean whose squared standard error and degrees of freedom these are; None of no degrees."""
+    variance, degrees = part
+    return t_quantile(degrees, confidence) * sqrt(variance) if degrees else None
 
 
 def variance_of_mean(values: Array) -> tuple[float, int]:
@@ -113,7 +120,10 @@ def variance_of_mean(values: Array) -> tuple[float, int]:
 
 
 def pooled_error(parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
-    """Standard error of a sum of independent means, with Satterthwaite's degrees of freedom (0 if nothing is known)."""
+    """Standard error of a sum of independent means, with Satterthwaite's degrees of freedom (0 if nothing is known).
+
+    A part without degrees of freedom is left out, so ask first whether its variance may be taken for none.
+    """
     known = [(variance, degrees) for variance, degrees in parts if degrees > 0]
     total = sum(variance for variance, _ in known)
     spread = sum(variance**2 / degrees for variance, degrees in known)

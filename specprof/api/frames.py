@@ -79,6 +79,8 @@ GAIN_COLUMNS: Mapping[str, str] = {
     "multiply": "whether the two gains may be multiplied",
     "valid": "whether no gate forbids a headline",
     "num_blocks": "blocks that measured both arms",
+    "num_prompts": "prompts that both arms answered",
+    "prompts_reach": "how far other prompts alone would move ln speculation_gain; NaN of one prompt",
 }
 
 # Ours: the analysis's own name, and what it is. Instants count from the first request of the cell.

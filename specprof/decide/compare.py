@@ -351,6 +351,8 @@ def _notes(rows: Sequence[Row], options: Options, *, same_folder: bool) -> Itera
     if any(min(row.num_blocks_a, row.num_blocks_b) < 2 for row in rows):
         decided = "decided all the same, as a first look" if options.first_look else "so nothing is decided there"
         yield f"One launch per side: the interval holds prompts only, not how launches differ; {decided}."
+    if any(row.num_prompts == 1 for row in rows):
+        yield "One prompt: nothing shows how others would differ, so there is no interval and nothing is decided there."
     if any(row.of(Metric.THROUGHPUT).unit == "char/s" for row in rows):
         yield (
             "Two tokenizers: a token is not the same amount of text on both sides, so speeds are in characters per "

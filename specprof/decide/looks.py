@@ -7,12 +7,11 @@ with 2.289 they would err in 5.4% of studies, with 2.32 they err in 5.0%. So a l
 
 from __future__ import annotations
 
-from math import log, sqrt
+from math import log
 
-from specprof.analyse import distributions, ordering
-from specprof.analyse.evidence import Evidence
+from specprof.analyse import distributions
+from specprof.analyse.evidence import Evidence, basis
 from specprof.analyse.results import DecisionFigures, Figure, Outcome, StudyFigures
-from specprof.analyse.stats import t_quantile
 
 BOUNDARY_Z = 2.32
 
@@ -47,15 +46,15 @@ def settled(figures: StudyFigures, evidence: Evidence, line: float) -> bool:
 def _left_to_prompts(load: DecisionFigures, evidence: Evidence, line: float) -> bool:
     """Whether the prompts alone leave the line inside the interval, launches that never differ assumed.
 
-    Blocks send the same prompts, so they narrow only what launches add; another sample of prompts would move the rest.
+    Blocks send the same prompts, so they narrow only what launches add; another sample of prompts would move the rest,
+    and how far, a single prompt never shows.
     """
     arms = (load.arm, evidence.off_arm or "")
     on, off = (evidence.series.get((load.tag, load.protocol, arm, load.concurrency)) for arm in arms)
     if on is None or off is None or load.gain.value is None:
         return False
-    variance, degrees = ordering.prompt_variance([(on.loop, 1), (off.loop, -1)])
-    reach = t_quantile(degrees, look_confidence()) * sqrt(variance) if degrees else 0.0
-    return abs(log(load.gain.value / line)) < reach
+    reach = basis([(on, 1), (off, -1)], look_confidence()).prompts_reach
+    return reach is None or abs(log(load.gain.value / line)) < reach
 
 
 def _narrow(gain: Figure, target_half_width: float) -> bool:

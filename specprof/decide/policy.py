@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from specprof.analyse.evidence import Evidence, Series, contrast, key_of
+from specprof.analyse.evidence import Basis, Evidence, basis, contrast, key_of
 from specprof.analyse.gates.found import each_once
 from specprof.analyse.results import CellFigures, DecisionFigures, Figure, GateFinding, Severity, StudyFigures
 from specprof.analyse.stats import CONFIDENCE
@@ -47,7 +47,7 @@ def decided(gain: Figure, margin: float = MARGIN) -> Decision:
 class Candidate:
     """An arm with speculation at one load. `gain` is X(on) / X(off), its interval wide enough for all arms together.
 
-    `gates` are those of both cells behind the gain, each once.
+    `prompts_reach` is that of `evidence.Basis`. `gates` are those of both cells behind the gain, each once.
     """
 
     arm: str
@@ -57,7 +57,13 @@ class Candidate:
     gain: Figure
     num_blocks: int
     num_prompts: int
+    prompts_reach: float | None = 0.0
     gates: tuple[GateFinding, ...] = ()
+
+    @property
+    def basis(self) -> Basis:
+        """What the interval of the gain rests on."""
+        return Basis(self.num_blocks, self.num_prompts, self.prompts_reach)
 
     @property
     def forbidden(self) -> GateFinding | None:
@@ -129,10 +135,11 @@ def _why_off(gain: Figure, margin: float) -> str:
 def _why_undecided(best: Candidate, margin: float) -> str:
     line = 1 + margin
     if best.gain.low is None or best.gain.high is None:
-        return f"the gain has no interval; needs {needs(best.gain, line, best.num_blocks)}"
+        return f"the gain has no interval; needs {needs(best.gain, line, best.basis)}"
     if best.gain.high < line:
-        return "the fastest arm gains too little, but a slower one's interval is wide enough to gain; needs more blocks"
-    return f"the margin of {margin:+.1%} lies inside the interval; needs {needs(best.gain, line, best.num_blocks)}"
+        slower = "the fastest arm gains too little, but a slower one's interval is wide enough to gain"
+        return f"{slower}; needs more blocks or prompts"
+    return f"the margin of {margin:+.1%} lies inside the interval; needs {needs(best.gain, line, best.basis)}"
 
 
 # -- from a study ----------------------------------------------------------------------------------------------------
@@ -265,14 +272,17 @@ class _Row:
             series = self._series[arm]
             if series is None:
                 continue
+            terms = [(series, 1), (without, -1)]
+            rests_on = basis(terms, each)
             yield Candidate(
                 arm=arm,
                 method=cell.method,
                 num_speculative_tokens=draft_length(series.cell.speculative_config),
                 throughput_tok_s=cell.throughput_tok_s,
-                gain=contrast([(series, 1), (without, -1)], each),
-                num_blocks=len(_blocks(series) & _blocks(without)),
-                num_prompts=len(series.cell.prompt_ids),
+                gain=contrast(terms, each),
+                num_blocks=rests_on.num_blocks,
+                num_prompts=rests_on.num_prompts,
+                prompts_reach=rests_on.prompts_reach,
                 gates=_gates(cell, self._off),
             )
 
@@ -284,10 +294,6 @@ class _Row:
             lead = contrast([(self._series[best.arm], 1), (series, -1)], self._confidence)
             if lead.low is None or lead.low <= 1:
                 yield self._cells[arm].method
-
-
-def _blocks(series: Series) -> set[int]:
-    return set(series.log_throughputs())
 
 
 def _gates(*cells: CellFigures) -> tuple[GateFinding, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specprof.analyse import stats
-from specprof.analyse.evidence import Evidence, Series, contrast
+from specprof.analyse.evidence import Basis, Evidence, Series, basis, contrast
 from specprof.analyse.results import Figure, Outcome, VerdictFigures
 from specprof.decide.looks import look_confidence
 from specprof.store import DeclaredVerdict
@@ -27,9 +27,8 @@ def judge(study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdi
     for spec in study.verdicts:
         confidence = look_confidence() if study.blocks == "auto" else 1 - spec.alpha
         over, under = (_series(spec, selector, evidence) for selector in (spec.numerator, spec.denominator))
-        ratio = _ratio(spec, over, under, confidence)
-        blocks = min((len(series.frames) for series in (over, under) if series), default=0)
-        outcome = Outcome.of(ratio, spec.at_least) if blocks > 1 else Outcome.UNDECIDED
+        ratio, rests_on = _ratio(spec, over, under, confidence)
+        outcome = Outcome.of(ratio, spec.at_least) if rests_on.num_blocks > 1 else Outcome.UNDECIDED
         yield VerdictFigures(
             name=spec.name,
             metric=spec.metric,
@@ -40,38 +39,65 @@ def judge(study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdi
             threshold=spec.at_least,
             hash=spec.digest()[:12],
             post_hoc=declared.get(spec.name) != DeclaredVerdict(spec.digest(), post_hoc=False),
-            needs=needs(ratio, spec.at_least, blocks) if outcome is Outcome.UNDECIDED else "",
+            needs=needs(ratio, spec.at_least, rests_on) if outcome is Outcome.UNDECIDED else "",
         )
 
 
-def needs(ratio: Figure, threshold: float, num_blocks: int) -> str:
-    """What would decide it: how many blocks shrink the interval to the distance between estimate and threshold."""
+def needs(ratio: Figure, threshold: float, rests_on: Basis) -> str:
+    """What would decide it: how many blocks or prompts shrink the interval to the distance to the threshold.
+
+    Blocks shrink what launches add to it, prompts what prompts add.
+    """
+    num_blocks, of_prompts = rests_on.num_blocks, rests_on.prompts_reach
     if not ratio.value or num_blocks == 0:
         return "the cells it compares have not been measured"
+    if of_prompts is None:
+        return f"more prompts: at least 2, since {rests_on.num_prompts} cannot show how prompts vary"
     if ratio.low is None or ratio.high is None or num_blocks < 2:
         return f"blocks: {PUBLISHABLE_BLOCKS}, since {num_blocks} cannot show how launches vary"
     distance = abs(log(ratio.value / threshold))
-    reach = log(ratio.high / ratio.low) / 2
     if distance == 0:
         return "nothing will: the estimate is the threshold"
-    blocks = max(num_blocks + 1, ceil(num_blocks * (reach / distance) ** 2))
-    return f"about blocks: {blocks} (now {num_blocks}), if the estimate stays where it is"
+    reach = log(ratio.high / ratio.low) / 2
+    return f"about {_units_needed(distance, reach, of_prompts, rests_on)}, if the estimate stays where it is"
+
+
+def _units_needed(distance: float, reach: float, of_prompts: float, rests_on: Basis) -> str:
+    """`blocks: 16 (now 4)`, or prompts where theirs alone reaches the threshold, or both where launches' does as well.
+
+    Squares of the reaches add; those of launches shrink with 1 / blocks, those of prompts with 1 / prompts.
+    """
+    room, prompts = distance**2, of_prompts**2
+    launches = max(reach**2 - prompts, 0.0)
+    if prompts < room:
+        return f"blocks: {_more(rests_on.num_blocks, launches / (room - prompts))}"
+    left = max(room - launches, room / 2)
+    told = f"prompts: {_more(rests_on.num_prompts, prompts / left)}"
+    if launches <= room / 2:
+        return f"{told}, since blocks send the same ones again"
+    return f"{told} and blocks: {_more(rests_on.num_blocks, launches / (room / 2))}"
+
+
+def _more(now: int, factor: float) -> str:
+    return f"{max(now + 1, ceil(now * factor))} (now {now})"
 
 
 def _series(spec: VerdictSpec, selector: Selector, evidence: Evidence) -> Series | None:
     return evidence.series.get((spec.workload, spec.protocol, selector.arm or spec.arm, selector.concurrency))
 
 
-def _ratio(spec: VerdictSpec, over: Series | None, under: Series | None, confidence: float) -> Figure:
+def _ratio(spec: VerdictSpec, over: Series | None, under: Series | None, confidence: float) -> tuple[Figure, Basis]:
+    """The ratio, and what its interval rests on."""
+    terms = [(over, 1), (under, -1)]
     if spec.metric == "throughput":
-        return contrast([(over, 1), (under, -1)], confidence)
+        return contrast(terms, confidence), basis(terms, confidence)
     if over is None or under is None:
-        return Figure(None)
+        return Figure(None), Basis(0)
     by_block = _gaps(over.log_by_block("decode_speed"), under.log_by_block("decode_speed"))
     by_prompt = _gaps(over.log_by_prompt("decode_speed"), under.log_by_prompt("decode_speed"))
-    return (
-        stats.two_way(list(by_block), stats.variance_of_mean(by_prompt), confidence) if len(by_block) else Figure(None)
-    )
+    prompts = stats.variance_of_mean(by_prompt)
+    rests_on = Basis(len(by_block), len(by_prompt), stats.reach(prompts, confidence))
+    return (stats.two_way(list(by_block), prompts, confidence) if len(by_block) else Figure(None)), rests_on
 
 
 def _gaps(over: Mapping[Any, float], under: Mapping[Any, float]) -> stats.Array:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 
+from specprof.analyse.evidence import Basis
 from specprof.analyse.results import Figure, GainFigures
 from specprof.decide.bounds import Bound
 from specprof.decide.policy import MARGIN
@@ -141,7 +142,8 @@ def _best(gains: Sequence[GainFigures]) -> str:
 def _needed(undecided: Sequence[GainFigures]) -> str:
     """What would decide the one that is nearest to a decision."""
     nearest = max(undecided, key=_clearness)
-    asked = needs(nearest.speculation_gain, 1 + MARGIN, nearest.num_blocks)
+    rests_on = Basis(nearest.num_blocks, nearest.num_prompts, nearest.prompts_reach)
+    asked = needs(nearest.speculation_gain, 1 + MARGIN, rests_on)
     of_several = "nearest to a decision is " if len(undecided) > 1 else ""
     return f"{of_several}{times(nearest.speculation_gain)} {_place(nearest)}, and to decide it: {asked}"
 

@@ -41,6 +41,18 @@ def test_arms_of_one_study_pair_by_block() -> None:
     assert gap.error == pytest.approx(0, abs=1e-6)
 
 
+def test_one_shared_prompt_leaves_no_interval_and_no_p_value() -> None:
+    """However well its launches agree, nobody knows how another prompt would have differed."""
+    a, b = (
+        Series(tuple(CellFrame(make_running_cell(x, block=i, concurrency=1, num_prompts=1)) for i, x in enumerate(of)))
+        for of in ((53.0, 53.4, 52.7, 53.1), (48.0, 48.4, 47.9, 48.2))
+    )
+    for found in (throughput_gap(Pair(a, b, NAMES[:1])), mean_gap(Pair(a, b, NAMES[:1]), lambda r: r.decode_speed)):
+        assert found is not None
+        assert found.ratio.value == pytest.approx(48.1 / 53, rel=0.01)
+        assert (found.ratio.low, found.p_below(0.97)) == (None, 1.0)
+
+
 def test_the_p_value_is_student_s() -> None:
     gap = Gap(100.0, 90.0, error=0.02, degrees=5.0)
     assert gap.p_below(0.97) == pytest.approx(distributions.t.cdf((log(0.9) - log(0.97)) / 0.02, 5))

@@ -127,6 +127,16 @@ def test_one_block_and_one_prompt_say_that_nothing_is_known():
     assert stats.two_way([log(2)], (0.0, 0)) == Figure(pytest.approx(2))
 
 
+def test_one_prompt_has_no_interval_however_many_blocks_sent_it():
+    """How another prompt would differ is unknown, which is not the same as none."""
+    assert stats.two_way([log(2) - 0.02, log(2) + 0.02], (0.0, 0)) == Figure(pytest.approx(2))
+
+
+def test_half_an_interval_is_as_wide_as_its_quantile():
+    assert stats.reach((0.01**2, 15)) == pytest.approx(2.1314 * 0.01, rel=1e-4)  # t_15
+    assert stats.reach((0.0, 0)) is None
+
+
 def test_with_two_blocks_one_degree_of_freedom_keeps_the_interval_honest():
     """Blocks at ln 2 ± 0.02, prompts known exactly: SE = 0.02, t_1 = 12.706."""
     figure = stats.two_way([log(2) - 0.02, log(2) + 0.02], (0.0, 15))

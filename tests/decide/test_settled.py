@@ -72,6 +72,10 @@ def test_beyond_what_prompts_could_move_more_blocks_may_decide(gain, may_end):
     assert settled(study(load("undecided", gain)), evidence([0.75, 1 / 0.75] * 4), LINE) is may_end
 
 
+def test_no_number_of_blocks_tells_what_one_prompt_cannot():
+    assert settled(study(load("undecided", 1.45)), evidence([1.4]), LINE)
+
+
 def test_verdicts_are_waited_for_and_nothing_at_all_settles_nothing():
     assert not settled(study(load("on"), verdicts=["undecided"]), evidence([1.0] * 8), LINE)
     assert settled(study(load("on"), verdicts=["pass"]), evidence([1.0] * 8), LINE)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from math import exp, log
+import re
+from math import exp, hypot, log
 
 import pytest
 
-from specprof.analyse.evidence import Evidence
+from specprof.analyse.evidence import Basis, Evidence
 from specprof.analyse.results import Figure, Outcome
 from specprof.decide.verdict import judge, needs
 from specprof.store import DeclaredVerdict
 from specprof.study.config import Study
-from tests.factory import NGRAM, data, make_cell, make_data, make_requests, make_running_cell
+from tests.factory import NGRAM, data, make_cell, make_data, make_request, make_requests, make_running_cell
 
 VECTORS = [v for v in data("seed_claims.json")["verdict_vectors"] if "ratio" in v]
 
@@ -32,19 +33,53 @@ def test_an_interval_decides_only_when_it_is_wholly_on_one_side(low, high, outco
 def test_undecided_says_how_many_blocks_would_settle_it():
     """±10% over 4 blocks, 5% from the line: the interval must halve, which takes four times the blocks."""
     ratio = Figure(3 * exp(0.05), 3 * exp(-0.05), 3 * exp(0.15))
-    assert "about blocks: 16 (now 4)" in needs(ratio, 3.0, 4)
+    assert "about blocks: 16 (now 4)" in needs(ratio, 3.0, Basis(4))
+
+
+def around(distance, reach, threshold=3.0):
+    """A ratio whose logarithm lies so far above the threshold's, known to ± reach."""
+    return Figure(*(threshold * exp(distance + of) for of in (0.0, -reach, reach)))
+
+
+def test_blocks_shrink_only_what_launches_add():
+    """±0.10 of which prompts alone make ±0.06, so launches make ±0.08 over 4 blocks. The line is 0.08 away, of which
+    prompts leave sqrt(0.08² - 0.06²): 4 · 0.0064 / 0.0028 = 9.1 blocks.
+    """
+    assert "about blocks: 10 (now 4)," in needs(around(0.08, 0.10), 3.0, Basis(4, 16, 0.06))
+
+
+def test_where_prompts_alone_reach_the_line_no_number_of_blocks_is_promised():
+    """Prompts make ±0.08 and launches ±0.01 over 4 blocks; the line is 0.04 away. Launches leave 0.04² - 0.01²:
+    16 · 0.0064 / 0.0015 = 68.3 prompts.
+    """
+    told = needs(around(0.04, hypot(0.08, 0.01)), 3.0, Basis(4, 16, 0.08))
+    assert told == (
+        "about prompts: 69 (now 16), since blocks send the same ones again, if the estimate stays where it is"
+    )
+
+
+def test_where_launches_reach_the_line_as_well_both_are_asked_for():
+    """±0.08 each, the line 0.05 away: each may keep half of 0.05², so 0.0064 / 0.00125 = 5.12 times as many of both."""
+    told = needs(around(0.05, hypot(0.08, 0.08)), 3.0, Basis(4, 16, 0.08))
+    assert told == "about prompts: 82 (now 16) and blocks: 21 (now 4), if the estimate stays where it is"
+
+
+def test_one_prompt_cannot_show_how_prompts_vary():
+    assert needs(Figure(3.1), 3.0, Basis(4, 1, None)) == (
+        "more prompts: at least 2, since 1 cannot show how prompts vary"
+    )
 
 
 def test_one_block_cannot_show_how_launches_vary():
-    assert needs(Figure(3.1, 2.9, 3.3), 3.0, 1).startswith("blocks: 4")
+    assert needs(Figure(3.1, 2.9, 3.3), 3.0, Basis(1)).startswith("blocks: 4")
 
 
 def test_cells_that_were_not_measured_are_what_is_needed():
-    assert needs(Figure(None), 3.0, 0) == "the cells it compares have not been measured"
+    assert needs(Figure(None), 3.0, Basis(0)) == "the cells it compares have not been measured"
 
 
 def test_an_estimate_on_the_line_is_never_settled():
-    assert needs(Figure(3.0, 2.9, 3.1), 3.0, 4).startswith("nothing will")
+    assert needs(Figure(3.0, 2.9, 3.1), 3.0, Basis(4)).startswith("nothing will")
 
 
 def study(**changes):
@@ -110,6 +145,72 @@ def test_one_block_decides_nothing_however_clear_it_looks():
     assert verdict.ratio.low is None or verdict.ratio.low > 3
     assert verdict.outcome is Outcome.UNDECIDED
     assert verdict.needs.startswith("blocks: 4")
+
+
+def test_only_blocks_that_measured_both_cells_count():
+    """Eight streams in blocks 0 and 1, one stream in blocks 1 and 2: they stood side by side once."""
+    cells = [make_running_cell(x, concurrency=n, num_prompts=8, block=b) for x, n, b in [
+        (200, 8, 0), (200, 8, 1), (53, 1, 1), (53, 1, 2)]]  # fmt: skip
+    verdict = only(study(), Evidence(cells))
+    assert verdict.outcome is Outcome.UNDECIDED
+    assert verdict.needs.startswith("blocks: 4, since 1 cannot")
+
+
+@pytest.mark.parametrize("metric", ["throughput", "decode_speed"])
+def test_one_prompt_decides_nothing_over_any_number_of_blocks(metric):
+    """Every block sends the same prompt again, and nobody knows what another would have gained."""
+    speeds = enumerate([(53, 80), (53.5, 81), (52.8, 79.5), (53.1, 80.4)])
+    on = {"arm": "on", "speculative_config": NGRAM, "accepted": (0, 2, 1)}
+    cells = [
+        make_running_cell(x, concurrency=1, num_prompts=1, block=block, **flags)
+        for block, pair in speeds
+        for x, flags in zip(pair, ({}, on), strict=True)
+    ]
+    spec = study(
+        metric=metric,
+        arm="on",
+        numerator={"concurrency": 1},
+        denominator={"concurrency": 1, "arm": "off"},
+        at_least=1.2,
+    )
+    verdict = only(spec, Evidence(cells))
+    assert verdict.ratio.value > 1.4
+    assert (verdict.ratio.low, verdict.outcome) == (None, Outcome.UNDECIDED)
+    assert verdict.needs.startswith("more prompts: at least 2")
+
+
+def test_a_cell_against_itself_needs_no_second_prompt():
+    cells = [make_running_cell(x, concurrency=1, num_prompts=1, block=b) for b, x in enumerate((53.0, 53.4))]
+    same = {"numerator": {"concurrency": 1}, "denominator": {"concurrency": 1}}
+    assert only(study(**same), Evidence(cells)).ratio == Figure(1.0, 1.0, 1.0)
+
+
+def gains_of_prompts(blocks, num_prompts):
+    """One stream; ln of the gain 0.15 around ln(1.10), launches all but alike."""
+    shares = [0.15 * (1 if i % 2 else -1) for i in range(num_prompts)]
+    for block in range(blocks):
+        for gains in ([0.0] * num_prompts, [log(1.10) + share for share in shares]):
+            flags = {"arm": "on", "speculative_config": NGRAM} if any(gains) else {}
+            cell = make_cell(num_prompts=num_prompts, concurrency=1, block=block, **flags)
+            start, requests = 0.0, []
+            for name, gain in zip(cell.prompt_ids, gains, strict=True):
+                seconds = 3 * (1 + 0.001 * (block % 2)) / exp(gain)
+                requests.append(make_request(name, start_s=start, ttft_s=0.001, step_s=(seconds - 0.001) / 63))
+                start += seconds
+            yield make_data(cell, requests)
+
+
+def test_the_number_of_prompts_that_is_asked_for_decides():
+    """16 prompts know their mean to t₁₅ · 0.155 / 4 = ±0.083. All tokens over all seconds gain ln(1.10) less ln cosh
+    0.15 = 0.011, so ln 1.04 is 0.045 away, and 16 · (0.083 / 0.045)² = 54 prompts are asked for. As many of the same
+    kind put the line outside: 56 of them know their mean to 2.004 · 0.151 / 7.48 = ±0.041.
+    """
+    spec = study(arm="on", numerator={"concurrency": 1}, denominator={"concurrency": 1, "arm": "off"}, at_least=1.04)
+    few = only(spec, Evidence(gains_of_prompts(4, 16)))
+    asked = re.match(r"about prompts: (\d+) \(now 16\)", few.needs)
+    assert (few.outcome, asked and int(asked[1])) == (Outcome.UNDECIDED, pytest.approx(54, abs=1))
+    assert only(spec, Evidence(gains_of_prompts(12, 16))).outcome is Outcome.UNDECIDED, "more blocks"
+    assert only(spec, Evidence(gains_of_prompts(4, 56))).outcome is Outcome.PASS, "more prompts"
 
 
 def test_a_verdict_without_its_cells_is_undecided():

@@ -51,7 +51,7 @@ def conclude(store: Store) -> Conclusion:
     judged = replace(
         figures,
         notes=(*figures.notes, *quality_notes(study, evidence, marks)),
-        verdicts=tuple(judge(study, evidence, store.verdicts())),
+        verdicts=tuple(judge(study, evidence, store.verdicts(), figures.cells)),
         decisions=tuple(decisions(study, figures, evidence)),
         frontiers=frontiers(figures.cells, _tpot_targets(study)),
         cache=cache_figures(evidence.frames),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil, log
 from typing import Any
 
 import numpy as np
 
 from specprof.analyse import stats
-from specprof.analyse.evidence import Basis, Evidence, Series, basis, contrast
-from specprof.analyse.results import Figure, Outcome, VerdictFigures
+from specprof.analyse.evidence import Basis, Evidence, Key, Series, basis, contrast, key_of
+from specprof.analyse.results import CellFigures, Figure, Outcome, Severity, VerdictFigures
 from specprof.decide.looks import look_confidence
 from specprof.store import DeclaredVerdict
 from specprof.study.config import Selector, Study, VerdictSpec
@@ -18,17 +18,25 @@ from specprof.study.config import Selector, Study, VerdictSpec
 PUBLISHABLE_BLOCKS = 4
 
 
-def judge(study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdict]) -> Iterator[VerdictFigures]:
+def judge(
+    study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdict], cells: Iterable[CellFigures]
+) -> Iterator[VerdictFigures]:
     """Every verdict of the study. One that was not `declared` before the first measurement is post hoc.
 
-    One block cannot show how a second would differ, so it decides nothing. With `blocks: auto` the interval is that of
-    a planned look, wide enough to have looked before.
+    `cells`: the figures of the evidence; one that a gate forbids decides nothing, however clear its ratio is. Nor does
+    one block, which cannot show how a second would differ. With `blocks: auto` the interval is that of a planned look,
+    wide enough to have looked before.
     """
+    shown = {key_of(cell): cell for cell in cells}
     for spec in study.verdicts:
         confidence = look_confidence() if study.blocks == "auto" else 1 - spec.alpha
-        over, under = (_series(spec, selector, evidence) for selector in (spec.numerator, spec.denominator))
+        keys = [_key(spec, selector) for selector in (spec.numerator, spec.denominator)]
+        over, under = (evidence.series.get(key) for key in keys)
         ratio, rests_on = _ratio(spec, over, under, confidence)
-        outcome = Outcome.of(ratio, spec.at_least) if rests_on.num_blocks > 1 else Outcome.UNDECIDED
+        forbidden = next(_forbidden(shown[key] for key in keys if key in shown), None)
+        decides = forbidden is None and rests_on.num_blocks > 1
+        outcome = Outcome.of(ratio, spec.at_least) if decides else Outcome.UNDECIDED
+        asked = forbidden or needs(ratio, spec.at_least, rests_on)
         yield VerdictFigures(
             name=spec.name,
             metric=spec.metric,
@@ -39,8 +47,20 @@ def judge(study: Study, evidence: Evidence, declared: Mapping[str, DeclaredVerdi
             threshold=spec.at_least,
             hash=spec.digest()[:12],
             post_hoc=declared.get(spec.name) != DeclaredVerdict(spec.digest(), post_hoc=False),
-            needs=needs(ratio, spec.at_least, rests_on) if outcome is Outcome.UNDECIDED else "",
+            needs=asked if outcome is Outcome.UNDECIDED else "",
         )
+
+
+def _forbidden(cells: Iterable[CellFigures]) -> Iterator[str]:
+    """What must be done about each gate that forbids one of these cells. No number of blocks mends it."""
+    for cell in cells:
+        for gate in cell.gates:
+            if gate.severity is Severity.INVALID:
+                where = f"{cell.arm} at N={cell.concurrency}"
+                evidence, remedy = gate.evidence.rstrip("."), gate.remedy.rstrip(".")
+                yield (
+                    f"cells that no gate forbids. Gate {gate.gate} ({gate.name}) forbids {where}: {evidence}. {remedy}"
+                )
 
 
 def needs(ratio: Figure, threshold: float, rests_on: Basis) -> str:
@@ -82,8 +102,8 @@ def _more(now: int, factor: float) -> str:
     return f"{max(now + 1, ceil(now * factor))} (now {now})"
 
 
-def _series(spec: VerdictSpec, selector: Selector, evidence: Evidence) -> Series | None:
-    return evidence.series.get((spec.workload, spec.protocol, selector.arm or spec.arm, selector.concurrency))
+def _key(spec: VerdictSpec, selector: Selector) -> Key:
+    return spec.workload, spec.protocol, selector.arm or spec.arm, selector.concurrency
 
 
 def _ratio(spec: VerdictSpec, over: Series | None, under: Series | None, confidence: float) -> tuple[Figure, Basis]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import exp, hypot, log
 
 import pytest
 
 from specprof.analyse.evidence import Basis, Evidence
 from specprof.analyse.results import Figure, Outcome
+from specprof.analyse.study import analyse
+from specprof.decide.looks import enough, settled
 from specprof.decide.verdict import judge, needs
 from specprof.store import DeclaredVerdict
 from specprof.study.config import Study
@@ -119,7 +122,7 @@ def evidence(*speeds):
 
 
 def only(study, evidence, declared=None):
-    (verdict,) = judge(study, evidence, declared or {})
+    (verdict,) = judge(study, evidence, declared or {}, analyse("demo", evidence, {}).cells)
     return verdict
 
 
@@ -145,6 +148,30 @@ def test_one_block_decides_nothing_however_clear_it_looks():
     assert verdict.ratio.low is None or verdict.ratio.low > 3
     assert verdict.outcome is Outcome.UNDECIDED
     assert verdict.needs.startswith("blocks: 4")
+
+
+def with_foreign_traffic(tokens_per_s, block):
+    """Eight streams, during which the server wrote 9999 tokens and the client received 8 · 64: gate 9."""
+    cell = make_cell(concurrency=8, num_prompts=8, block=block)
+    latency = 8 * 64 / tokens_per_s
+    requests = make_requests(cell, ttft_s=latency * 0.01, step_s=latency * 0.99 / 63)
+    return make_data(cell, requests, counters={"generation_tokens": 9999.0})
+
+
+def test_a_cell_that_a_gate_forbids_decides_nothing_and_the_gate_is_named():
+    """The same throughputs as pass over four sound blocks."""
+    sound = [(53.0, 199.8), (53.4, 201.0), (52.7, 199.0), (53.1, 200.1)]
+    cells = [make_running_cell(x, concurrency=1, num_prompts=8, block=b) for b, (x, _) in enumerate(sound)]
+    found = Evidence([*cells, *(with_foreign_traffic(x, b) for b, (_, x) in enumerate(sound))])
+    verdict = only(study(), found)
+    assert verdict.ratio.low > 3, "the ratio is shown"
+    assert verdict.outcome is Outcome.UNDECIDED
+    assert verdict.needs.startswith("cells that no gate forbids. Gate 9 (")
+    assert "forbids off at N=8: " in verdict.needs
+    assert not verdict.needs.endswith("."), "whoever prints it ends the sentence"
+    figures = replace(analyse("demo", found, {}), verdicts=(verdict,))
+    assert not enough(figures, 0.05), "blocks: auto took it as decided"
+    assert not settled(figures, found, 1.03)
 
 
 def test_only_blocks_that_measured_both_cells_count():
@@ -194,8 +221,10 @@ def gains_of_prompts(blocks, num_prompts):
             cell = make_cell(num_prompts=num_prompts, concurrency=1, block=block, **flags)
             start, requests = 0.0, []
             for name, gain in zip(cell.prompt_ids, gains, strict=True):
-                seconds = 3 * (1 + 0.001 * (block % 2)) / exp(gain)
-                requests.append(make_request(name, start_s=start, ttft_s=0.001, step_s=(seconds - 0.001) / 63))
+                seconds, drafts = 3 * (1 + 0.001 * (block % 2)) / exp(gain), {"accepted": (0, 1, 1)} if flags else {}
+                num_steps = len(make_request(name, **drafts).chunk_tokens) - 1
+                step_s = (seconds - 0.001) / num_steps
+                requests.append(make_request(name, start_s=start, ttft_s=0.001, step_s=step_s, **drafts))
                 start += seconds
             yield make_data(cell, requests)
 
@@ -206,11 +235,16 @@ def test_the_number_of_prompts_that_is_asked_for_decides():
     kind put the line outside: 56 of them know their mean to 2.004 · 0.151 / 7.48 = ±0.041.
     """
     spec = study(arm="on", numerator={"concurrency": 1}, denominator={"concurrency": 1, "arm": "off"}, at_least=1.04)
-    few = only(spec, Evidence(gains_of_prompts(4, 16)))
+
+    def judged(blocks, num_prompts):  # planted texts are alike, which a gate objects to; this is about the interval
+        (verdict,) = judge(spec, Evidence(gains_of_prompts(blocks, num_prompts)), {}, ())
+        return verdict
+
+    few = judged(4, 16)
     asked = re.match(r"about prompts: (\d+) \(now 16\)", few.needs)
     assert (few.outcome, asked and int(asked[1])) == (Outcome.UNDECIDED, pytest.approx(54, abs=1))
-    assert only(spec, Evidence(gains_of_prompts(12, 16))).outcome is Outcome.UNDECIDED, "more blocks"
-    assert only(spec, Evidence(gains_of_prompts(4, 56))).outcome is Outcome.PASS, "more prompts"
+    assert judged(12, 16).outcome is Outcome.UNDECIDED, "more blocks"
+    assert judged(4, 56).outcome is Outcome.PASS, "more prompts"
 
 
 def test_a_verdict_without_its_cells_is_undecided():

@@ -93,7 +93,7 @@ def only_blocks(evidence, first, last):
 
 
 def verdict_of(study, evidence):
-    (verdict,) = judge(study, evidence, {})
+    (verdict,) = judge(study, evidence, {}, ())
     return verdict
 
 

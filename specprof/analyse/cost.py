@@ -37,7 +37,9 @@ class Standing(StrEnum):
 
 
 class Repayment(StrEnum):
-    """Whether a one-off expense comes back. Undecided: the interval of the net saving holds zero, or there is none."""
+    """Whether a one-off expense comes back. Undecided: the interval of the net saving holds zero, there is none, or one
+    launch stands behind it (`decide.bill`).
+    """
 
     PAYS_BACK = "pays back"
     NEVER = "never"

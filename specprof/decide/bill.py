@@ -3,7 +3,7 @@
 Every input figure carries its source: `given`, or the study and cell that measured it. A cell that a gate forbids is
 refused: what is not fit to be a headline is not fit to be a price. Two cells of one study are compared as the study's
 own gains are, prompt by prompt; options from different studies, or given, as independent figures. Each interval speaks
-of its own comparison.
+of its own comparison. One launch shows nothing of how another would differ: what rests on it is shown and not decided.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 GIVEN, ASSUMED, MEASURED = "given", "assumed 100%", "measured: "
 EVERY_TOKEN = "every token counted: no latency or quality target was applied"  # noqa: S105 - no secret
 ALWAYS_BUSY = "every paid hour counted as busy: no utilisation was given"
+ONE_LAUNCH = "one launch: the interval holds prompts only, not how launches differ; so no comparison with it is decided"
 PAST_THE_END = "forced length: what was written past a text's own end is counted too"
 
 
@@ -82,7 +83,8 @@ class BreakEven:
 class Reversal:
     """A pair whose order turns: `cheaper_raw` costs less per raw token and more per effective one.
 
-    Both changes are of `cheaper_raw` against `cheaper_effective`; `sure` if neither interval holds zero.
+    Both changes are of `cheaper_raw` against `cheaper_effective`; `sure` if neither interval holds zero, nor rests on
+    one launch.
     """
 
     cheaper_raw: str
@@ -144,6 +146,11 @@ class _Measured:
     folder: Path
     cell: CellFigures
     series: Series
+
+    @property
+    def blocks(self) -> set[int]:
+        """The blocks that measured a throughput."""
+        return set(self.series.log_throughputs())
 
 
 @dataclass(frozen=True)
@@ -229,6 +236,8 @@ def _notes(option: OptionSpec, measured: _Measured | None) -> Iterator[str]:
         yield PAST_THE_END
     if measured.cell.throughput_tok_s.low is None:
         yield "one measurement: no interval, so no comparison with it is decided"
+    elif option.effective_throughput_tok_s is None and len(measured.blocks) < 2:
+        yield ONE_LAUNCH
     for gate in measured.cell.gates:
         yield f"gate {gate.gate} ({gate.name}): {gate.evidence}"
 
@@ -286,6 +295,23 @@ def _paired(price_ratio: Figure, a: Series, b: Series) -> Figure:
     return Figure(value, value * speed.low / speed.value, value * speed.high / speed.value)
 
 
+def _standing(price_ratio: Figure, a: _Entry, b: _Entry, *, raw: bool = False) -> Standing:
+    """Of a against b, undecided where it rests on one launch."""
+    return Standing.UNDECIDED if _rests_on_one_launch(price_ratio, a, b, raw=raw) else Standing.of(price_ratio)
+
+
+def _rests_on_one_launch(price_ratio: Figure, a: _Entry, b: _Entry, *, raw: bool = False) -> bool:
+    """Whether a side of the ratio that was measured was launched once; of one study, whether both were together."""
+    if cost.is_exact(price_ratio):
+        return False
+    prices = ((e.measured, e.priced.raw_cost_per_million if raw else e.priced.cost_per_million) for e in (a, b))
+    sides = [measured for measured, price in prices if measured is not None and price and not cost.is_exact(price)]
+    blocks = [side.blocks for side in sides]
+    if len(sides) == 2 and sides[0].folder == sides[1].folder:
+        blocks = [blocks[0] & blocks[1]]
+    return any(len(found) < 2 for found in blocks)
+
+
 def _break_evens(entries: Sequence[_Entry], ranked: Sequence[_Entry]) -> Iterator[BreakEven]:
     if len(ranked) < 2:
         return
@@ -303,7 +329,7 @@ def _break_even(entry: _Entry, rival: _Entry) -> BreakEven:
     if own.throughput_tok_s is not None and own.effective_share is not None:
         # own share · own price / rival's price: the same as tie / raw, with the interval of what was compared
         share = price_ratio.scaled(_value(own.effective_share.figure))
-    return BreakEven(own.name, other.name, Standing.of(price_ratio), _change(price_ratio), tie, share)
+    return BreakEven(own.name, other.name, _standing(price_ratio, entry, rival), _change(price_ratio), tie, share)
 
 
 def _reversals(ranked: Sequence[_Entry]) -> Iterator[Reversal]:
@@ -313,7 +339,8 @@ def _reversals(ranked: Sequence[_Entry]) -> Iterator[Reversal]:
             continue
         raw, effective = _price_ratio(dearer, cheaper, raw=True), _price_ratio(dearer, cheaper)
         if _value(raw) < 1 < _value(effective):
-            sure = Standing.of(raw) is Standing.CHEAPER and Standing.of(effective) is Standing.DEARER
+            standings = _standing(raw, dearer, cheaper, raw=True), _standing(effective, dearer, cheaper)
+            sure = standings == (Standing.CHEAPER, Standing.DEARER)
             yield Reversal(dearer.priced.name, cheaper.priced.name, _change(raw), _change(effective), sure)
 
 
@@ -326,10 +353,13 @@ def _payback_plan(plan: PaybackSpec, options: Sequence[OptionSpec], entries: Seq
 
     def changed_to(entry: _Entry) -> Payback:
         name = entry.priced.name
-        saving = cost.running_saving(running, _price_ratio(entry, baseline))
+        price_ratio = _price_ratio(entry, baseline)
+        saving = cost.running_saving(running, price_ratio)
         extra = upkeep[name] - upkeep[plan.baseline]
         net = cost.net_saving(saving, extra)
         repayment, periods = cost.payback(one_off[name], net)
+        if _rests_on_one_launch(price_ratio, entry, baseline):
+            repayment = Repayment.UNDECIDED
         hours, cost_then = _paid_hours(entry.priced, tokens), _running_cost(entry.priced, tokens)
         return Payback(name, hours, cost_then, saving, extra, one_off[name], net, repayment, periods)
 

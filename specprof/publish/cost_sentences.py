@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specprof.analyse.cost import Repayment, Standing
+from specprof.analyse.results import Figure
 from specprof.decide.bill import Bill, BreakEven, Payback, PaybackPlan, Priced, Reversal, Traced
 from specprof.publish.cost_numbers import amount, given, percent, positive
 from specprof.publish.numbers import UNKNOWN, known
@@ -52,7 +53,14 @@ def _reversal(reversal: Reversal, seeming: Priced, real: Priced) -> str:
     told = f"{seeming.name} is {raw} than {real.name}, but only {shares}, so it is {effective}"
     if reversal.sure:
         return f"Reversed: {told}."
-    return f"Perhaps reversed: {told}; an interval holds no difference, so this is undecided."
+    seems_sure = _beside_zero(reversal.raw_cost_change) and _beside_zero(reversal.cost_change)
+    why = "one launch stands behind it" if seems_sure else "an interval holds no difference"
+    return f"Perhaps reversed: {told}; {why}, so this is undecided."
+
+
+def _beside_zero(figure: Figure) -> bool:
+    """Whether the whole interval lies on one side of zero. What is undecided all the same rests on one launch."""
+    return known(figure.low) and known(figure.high) and (figure.low > 0 or figure.high < 0)
 
 
 def break_even_sentences(bill: Bill) -> Iterator[str]:
@@ -68,7 +76,8 @@ def _break_even(tie: BreakEven, own: Priced, *, cheapest: bool) -> str:
     if share is not None and known(share.value) and own.throughput_tok_s is not None:
         output += f", {percent(share)} of its raw {amount(own.throughput_tok_s.figure)}"
         if share.value > 1:
-            sure = "" if share.low is not None and share.low > 1 else "perhaps "
+            decided = tie.standing is not Standing.UNDECIDED and share.low is not None and share.low > 1
+            sure = "" if decided else "perhaps "
             output += f" and so {sure}out of reach by a better share alone"
     now = f"now {amount(own.effective_throughput_tok_s.figure)}"
     if tie.standing is Standing.EQUAL:
@@ -101,7 +110,8 @@ def _payback(option: Payback, plan: PaybackPlan, currency: str) -> str:
         return f"{changing}: never, {why}"
     if option.repayment is Repayment.UNDECIDED:
         at = periods if known(option.periods.value) else f"never on the estimate ({why})"
-        return f"{changing}: undecided, {at}: {saving} may be none at all"
+        doubt = "rests on one launch" if _beside_zero(option.net_saving) else "may be none at all"
+        return f"{changing}: undecided, {at}: {saving} {doubt}"
     if not option.one_off:
         return f"{changing}: at once, nothing is spent first: {saving}"
     return f"{changing}: {periods}, {spent} over {saving}"

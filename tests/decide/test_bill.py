@@ -12,6 +12,7 @@ from specprof.analyse.results import Figure, GainFigures, StudyFigures
 from specprof.decide.bill import Bill, make_bill
 from specprof.decide.conclude import conclude
 from specprof.errors import InputError
+from specprof.publish.cost_sentences import payback_sentences, reversal_sentences
 from specprof.store import Store
 from specprof.study.cost_file import parse_cost_file
 from tests.running import ROOT
@@ -29,15 +30,24 @@ def demo(name: str, cell: str, more: str = "") -> str:
     return f"name: {name}, cost_per_hour: 2, study: results/demo, cell: {cell}{more}"
 
 
+def trained(name: str, arm: str, more: str = "") -> str:
+    """Four streams of a study of three launches an arm, where drafts lose for certain: 0.82 [0.71, 0.96]."""
+    return f"name: {name}, cost_per_hour: 2, study: results/trained-k2, cell: code/forced/{arm}/4{more}"
+
+
 @cache
+def figures_of(study: str) -> StudyFigures:
+    return conclude(Store.existing(ROOT / "results" / study)).figures
+
+
 def demo_figures() -> StudyFigures:
-    return conclude(Store.existing(ROOT / "results" / "demo")).figures
+    return figures_of("demo")
 
 
-def demo_gain(concurrency: int) -> GainFigures:
+def gain_of(study: str, concurrency: int) -> GainFigures:
     (found,) = (
         gain
-        for gain in demo_figures().gains
+        for gain in figures_of(study).gains
         if (gain.tag, gain.protocol, gain.concurrency) == ("code", "forced", concurrency)
     )
     return found
@@ -142,8 +152,8 @@ def test_without_a_share_every_token_counts_and_the_bill_says_so():
 
 def test_two_arms_of_one_study_are_compared_as_the_study_compares_them():
     """At one price an hour the price per token is 1 / speculation gain, with the paired interval of the gain."""
-    told = bill(demo("plain", OFF), demo("drafts", ON)).break_evens[1]
-    gain = demo_gain(8).speculation_gain
+    told = bill(trained("plain", "off"), trained("drafts", "trained")).break_evens[1]
+    gain = gain_of("trained-k2", 4).speculation_gain
     assert gain.value and gain.low and gain.high
     change = told.cost_change
     expected = [1 / g - 1 for g in (gain.value, gain.high, gain.low)]
@@ -151,8 +161,39 @@ def test_two_arms_of_one_study_are_compared_as_the_study_compares_them():
     assert told.standing is Standing.DEARER
 
 
+def test_one_launch_of_each_arm_is_shown_and_decides_nothing():
+    """The whole interval says dearer, and holds nothing of how another launch would have differed."""
+    told = bill(demo("plain", OFF), demo("drafts", ON))
+    change = told.break_evens[1].cost_change
+    assert change.low and change.low > 0
+    assert {tie.standing for tie in told.break_evens} == {Standing.UNDECIDED}
+    for option in told.options:
+        assert any(note.startswith("one launch: the interval holds prompts only") for note in option.notes)
+    assert not any("one launch" in note for note in bill(trained("plain", "off")).options[0].notes)
+
+
+def test_one_launch_on_one_side_is_enough_to_leave_it_open():
+    """Of two studies, one of three launches: at ten times the price an hour the other is dearer by any interval."""
+    dear = demo("once", OFF).replace("cost_per_hour: 2", "cost_per_hour: 20")
+    told = bill(dear, trained("thrice", "off"))
+    assert {tie.standing for tie in told.break_evens} == {Standing.UNDECIDED}
+    given = bill("name: given, cost_per_hour: 20, throughput_tok_s: 10", trained("thrice", "off"))
+    assert {tie.standing for tie in given.break_evens} == {Standing.DEARER, Standing.CHEAPER}
+
+
+def test_a_reversal_on_one_launch_is_not_sure():
+    """The price of the drafts is 1.19 [1.04, 1.36] of the other's a raw token; half of that one's tokens count."""
+    told = bill(demo("plain", OFF, ", effective_share: 0.5"), demo("drafts", ON, ", effective_share: 1"))
+    (reversal,) = told.reversals
+    assert reversal.raw_cost_change.high is not None
+    assert reversal.cost_change.low is not None
+    assert reversal.raw_cost_change.high < 0 < reversal.cost_change.low
+    assert not reversal.sure
+    assert "one launch stands behind it, so this is undecided" in "".join(reversal_sentences(told))
+
+
 def test_where_the_gain_is_undecided_so_is_the_price():
-    gain = demo_gain(4).speculation_gain
+    gain = gain_of("demo", 4).speculation_gain
     assert gain.low and gain.high and gain.low < 1 < gain.high
     told = bill(demo("plain", "code/forced/off/4"), demo("drafts", "code/forced/ngram-k4/4"))
     assert {tie.standing for tie in told.break_evens} == {Standing.UNDECIDED}
@@ -178,7 +219,7 @@ def test_a_cell_against_itself_at_two_prices_leaves_nothing_to_chance():
 def test_a_measured_saving_makes_an_interval_of_periods():
     told = bill(
         "name: now, cost_per_hour: 4, throughput_tok_s: 75",
-        demo("measured", OFF, ", one_off: 1000"),
+        trained("measured", "off", ", one_off: 1000"),
         payback="baseline: now, period: month, effective_tokens_per_period: 1e9",
     ).payback
     assert told is not None
@@ -187,6 +228,20 @@ def test_a_measured_saving_makes_an_interval_of_periods():
     low, value, high = option.periods.low, option.periods.value, option.periods.high
     assert low and value and high
     assert low < value < high
+
+
+def test_a_saving_that_rests_on_one_launch_is_not_promised():
+    told = bill(
+        "name: now, cost_per_hour: 4, throughput_tok_s: 75",
+        demo("measured", OFF, ", one_off: 1000"),
+        payback="baseline: now, period: month, effective_tokens_per_period: 1e9",
+    )
+    assert told.payback is not None
+    (option,) = told.payback.options
+    assert option.net_saving.low is not None
+    assert option.net_saving.low > 0
+    assert option.repayment is Repayment.UNDECIDED
+    assert list(payback_sentences(told))[1].endswith("rests on one launch")
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

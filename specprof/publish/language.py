@@ -47,7 +47,7 @@ def say_parts(text: str) -> Markup:
 
 
 def say_clauses(text: str) -> Markup:
-    """The same for what to do (`summary.Advice.action`): clauses between semicolons, closed by a full stop."""
+    """The same for what to do (`advice.Advice.action`): clauses between semicolons, closed by a full stop."""
     english = plain(text)
     clauses = english.rstrip(".").split("; ")
     return _both(english, f"{'；'.join(chinese(clause, 'clause') or clause for clause in clauses)}。")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specprof.analyse.results import Sample, StudyFigures
 from specprof.errors import InputError
 from specprof.publish import comparisons, drafts, sections, service_tables
+from specprof.publish.advice import Advice, advice
 from specprof.publish.cache_text import cache_tables
 from specprof.publish.card import card
 from specprof.publish.card_text import card_markdown
@@ -40,7 +41,7 @@ from specprof.publish.numbers import interval, number, one_line, plain, times
 from specprof.publish.pipeline_text import pipeline_sentences, pipeline_tables
 from specprof.publish.service_text import frontier_sentences, service_sentences
 from specprof.publish.settings import settings
-from specprof.publish.summary import Advice, advice, answer, gate_groups
+from specprof.publish.summary import answer, gate_groups
 from specprof.publish.web import csp_hash, packaged, page_environment
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from specprof.analyse.interference import InterferenceFigures
 from specprof.analyse.results import (
@@ -19,133 +18,15 @@ from specprof.analyse.results import (
     VerdictFigures,
 )
 from specprof.analyse.service_results import RungFigures
+from specprof.decide.verdict import PUBLISHABLE_BLOCKS
+from specprof.publish.advice import Advice, advice, sentence, streams_words
 from specprof.publish.context import encounter_words, engine_of, rate_words, step_words
-from specprof.publish.decisions import Action, action, candidates
-from specprof.publish.grid import Grid, Protocol, protocol_of
+from specprof.publish.grid import Grid, protocol_of
 from specprof.publish.ladders import rungs_named_apart
 from specprof.publish.numbers import known, number, one_line, percent, times
 from specprof.publish.service_text import service_sentences
 
 Measured = CellFigures | RungFigures | InterferenceFigures
-
-
-class Effect(StrEnum):
-    """What the interval of a gain lets us say."""
-
-    GAINS = "gains"
-    LOSES = "loses"
-    SAME = "not worth having"
-    UNDECIDED = "undecided"
-    UNREPEATED = "no interval"
-    UNFIT = "unfit"
-    UNKNOWN = "unknown"
-
-
-ACTIONS = {
-    Effect.GAINS: "on",
-    Effect.LOSES: "off",
-    Effect.SAME: "off",
-    Effect.UNDECIDED: "undecided",
-    Effect.UNREPEATED: "repeat",
-    Effect.UNFIT: "unfit",
-    Effect.UNKNOWN: "unknown",
-}
-
-
-def effect(gain: GainFigures) -> Effect:
-    """What the plain rule (`decisions.action`) makes of the speculation gain's interval, in a reader's words."""
-    figure = gain.speculation_gain
-    if not gain.valid:
-        return Effect.UNFIT
-    if not known(figure.value):
-        return Effect.UNKNOWN
-    if not known(figure.low) or not known(figure.high):
-        return Effect.UNREPEATED
-    chosen = action(gain)
-    if chosen is Action.OFF:
-        return Effect.LOSES if figure.high < 1 else Effect.SAME
-    return Effect.GAINS if chosen is Action.ON else Effect.UNDECIDED
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The answer at one concurrency."""
-
-    concurrency: int
-    effect: Effect
-    gain: GainFigures
-
-    @property
-    def action(self) -> str:
-        """`on`, `off`, `undecided`, `repeat`, `unfit` or `unknown`."""
-        return ACTIONS[self.effect]
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What to do for one content under one protocol with one way of speculating."""
-
-    tag: str
-    protocol: Protocol
-    arm: str
-    method: str
-    steps: tuple[Step, ...]
-
-    @property
-    def action(self) -> str:
-        """What to do, in a line."""
-        words = (
-            ("on", "speculate at {}"),
-            ("off", "leave it off at {}"),
-            ("undecided", "undecided at {}: keep it off until more blocks decide"),
-            ("repeat", "measured once at {}: more blocks are needed for an interval"),
-            ("unfit", "no answer at {}: read the gates"),
-            ("unknown", "no figure at {}"),
-        )
-        parts = [text.format(_streams(of)) for name, text in words if (of := self.where(name))]
-        return _sentence("; ".join(parts)) if parts else "Speculation was not compared with off."
-
-    @property
-    def finding(self) -> str:
-        """What was found, with its intervals."""
-        templates: tuple[tuple[Effect, str], ...] = (
-            (Effect.GAINS, "speculation gains {}"),
-            (Effect.SAME, "gains too little to be worth having: {}"),
-            (Effect.UNDECIDED, "undecided: {}"),
-            (Effect.LOSES, "loses: {}"),
-            (Effect.UNREPEATED, "measured once, so without an interval: {}"),
-            (Effect.UNFIT, "unfit to be quoted (a gate failed): {}"),
-            (Effect.UNKNOWN, "no figure: {}"),
-        )
-        parts = [text.format(_found(of)) for kind, text in templates if (of := self._with(kind))]
-        return f"{'; '.join(parts)}." if parts else "speculation was not compared with off."
-
-    @property
-    def sentence(self) -> str:
-        """The finding with the content it is about."""
-        return f"{one_line(self.tag)}: {self.finding}"
-
-    def where(self, action: str) -> list[int]:
-        """The numbers of streams at which this is the thing to do."""
-        return [step.concurrency for step in self.steps if step.action == action]
-
-    def _with(self, kind: Effect) -> list[Step]:
-        return [step for step in self.steps if step.effect is kind]
-
-
-def advice(figures: StudyFigures) -> tuple[Advice, ...]:
-    """One answer per protocol, arm and tag, in that order; arms that are bounds (`decide.bounds`) are no advice."""
-    grid = Grid(figures)
-    return tuple(
-        Advice(tag, protocol, arm, grid.methods[arm], _steps(grid, tag, protocol, arm))
-        for protocol in grid.protocols
-        for arm in candidates(grid)
-        for tag in grid.tags_of(protocol)
-    )
-
-
-def _steps(grid: Grid, tag: str, protocol: Protocol, arm: str) -> tuple[Step, ...]:
-    return tuple(Step(gain.concurrency, effect(gain), gain) for gain in grid.gains_row(tag, protocol, arm))
 
 
 def answer(figures: StudyFigures) -> tuple[str, str]:
@@ -156,9 +37,9 @@ def answer(figures: StudyFigures) -> tuple[str, str]:
     grid = Grid(figures)
     stamp = engine_of(figures.environment).rehearsal
     parts = (_what_is_unfit,) if stamp else _PARTS
-    first, rest = _where_it_pays(grid), [sentence for part in parts if (sentence := part(grid))]
+    first, rest = _where_it_pays(grid), [told for part in parts if (told := part(grid))]
     if stamp:
-        return _sentence(stamp), " ".join((first, *rest))
+        return sentence(stamp), " ".join((first, *rest))
     service = [f"{told.rstrip('.')}." for told in service_sentences(figures)]
     if first:
         return first, " ".join((*service, *rest))
@@ -173,27 +54,35 @@ def _where_it_pays(grid: Grid) -> str:
     first = [item for item in advice(grid.figures) if item.protocol == grid.protocols[0] and item.steps]
     if not first:
         return "Speculation was not compared with an arm without it."
-    methods = dict.fromkeys(item.method for item in first)
-    told = (
-        f"With {one_line(name)}, {_by_outcome([item for item in first if item.method == name])}." for name in methods
-    )
-    return f"{' '.join(told)} (Measured at {grid.protocols[0].words} tokens.)"
+    looked = _by_method(first, first_look=True)
+    if looked:
+        looked.insert(0, f"First look, no decision (one launch per arm; blocks: {PUBLISHABLE_BLOCKS} would show more).")
+    told = " ".join([*_by_method(first, first_look=False), *looked])
+    return f"{told} (Measured at {grid.protocols[0].words} tokens.)"
 
 
-def _by_outcome(items: Sequence[Advice]) -> str:
-    """`speculation pays for code at N=1, 2; does not for json at N=8; is undecided for …`."""
+def _by_method(items: Sequence[Advice], *, first_look: bool) -> list[str]:
+    """A sentence per way of speculating, of the loads that were launched several times or of the others."""
+    methods = dict.fromkeys(item.method for item in items)
+    told = ((name, _by_outcome([i for i in items if i.method == name], first_look=first_look)) for name in methods)
+    return [f"With {one_line(name)}, {words}." for name, words in told if words]
+
+
+def _by_outcome(items: Sequence[Advice], *, first_look: bool) -> str:
+    """`speculation pays for code at N=1, 2; it does not pay for json at N=8; it is undecided for …`."""
     templates = (
-        ("on", "pays for {}"),
-        ("off", "does not pay for {}"),
+        ("on", "would pay for {}" if first_look else "pays for {}"),
+        ("off", "would not pay for {}" if first_look else "does not pay for {}"),
         ("undecided", "is undecided for {}"),
-        ("repeat", "was measured only once for {}"),
+        ("slower", "is slower than another arm for {}"),
+        ("repeat", "has one prompt and so no interval for {}"),
         ("unfit", "has no valid figure for {}"),
         ("unknown", "has no figure for {}"),
     )
     said: list[str] = []
     for name, text in templates:
-        where = [(one_line(item.tag), item.where(name)) for item in items]
-        places = [f"{tag} at {_streams(streams)}" for tag, streams in where if streams]
+        where = [(one_line(item.tag), item.where(name, first_look=first_look)) for item in items]
+        places = [f"{tag} at {streams_words(streams)}" for tag, streams in where if streams]
         if places:
             said.append(f"{'it' if said else 'speculation'} {text.format(listed(places))}")
     return "; ".join(said)
@@ -272,7 +161,7 @@ def _what_is_unfit(grid: Grid) -> str:
 def _how_verdicts_fell(grid: Grid) -> str:
     verdicts = grid.figures.verdicts
     told = [f"“{one_line(verdict.name)}” {_OUTCOMES[verdict.outcome]}" for verdict in verdicts]
-    return _sentence(f"Verdicts: {listed(told)}") if told else ""
+    return sentence(f"Verdicts: {listed(told)}") if told else ""
 
 
 _PARTS = (_what_batching_gives, _whether_they_multiply, _what_content_does, _what_is_unfit, _how_verdicts_fell)
@@ -282,7 +171,7 @@ _OUTCOMES = {Outcome.PASS: "passes", Outcome.FAIL: "fails", Outcome.UNDECIDED: "
 
 def verdict_sentence(verdict: VerdictFigures) -> str:
     """The verdict with its ratio, threshold and, if undecided, what would settle it."""
-    needs = f" {_sentence(one_line(verdict.needs))}" if verdict.needs and verdict.outcome is Outcome.UNDECIDED else ""
+    needs = f" {sentence(one_line(verdict.needs))}" if verdict.needs and verdict.outcome is Outcome.UNDECIDED else ""
     drawn = " (the line was drawn after the measurement)" if verdict.post_hoc else ""
     line = f"{times(verdict.ratio)} against a line of {number(verdict.threshold)}×"
     return f"Verdict “{one_line(verdict.name)}”: {verdict.outcome.value}, {line}{drawn}.{needs}"
@@ -333,7 +222,7 @@ def _loads(cells: Sequence[Measured]) -> str:
     streams = sorted({cell.concurrency for cell in cells if isinstance(cell, CellFigures)})
     rates = dict.fromkeys(rate_words(cell) for cell in cells if isinstance(cell, RungFigures))
     steps = dict.fromkeys(step_words(cell) for cell in cells if isinstance(cell, InterferenceFigures))
-    return ", ".join([*([_streams(streams)] if streams else []), *rates, *steps])
+    return ", ".join([*([streams_words(streams)] if streams else []), *rates, *steps])
 
 
 def _gate_key(gate: GateFinding) -> tuple[Severity, int, str, str]:
@@ -343,20 +232,3 @@ def _gate_key(gate: GateFinding) -> tuple[Severity, int, str, str]:
 def listed(items: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
-
-
-def _found(steps: Iterable[Step]) -> str:
-    told = []
-    for step in steps:
-        gain = step.gain.speculation_gain
-        told.append(f"{times(gain)} at N={step.concurrency}" if known(gain.value) else f"N={step.concurrency}")
-    return ", ".join(told)
-
-
-def _streams(numbers: Sequence[int]) -> str:
-    return f"N={', '.join(map(str, numbers))}"
-
-
-def _sentence(text: str) -> str:
-    """With a capital and one full stop."""
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from specprof.analyse.results import CellFigures, Figure, GainFigures, Severity, StudyFigures
+from specprof.publish.advice import Advice, advice
 from specprof.publish.cache_text import cache_sentences
 from specprof.publish.context import engine_of, gate_codes
 from specprof.publish.grid import Grid, Protocol
@@ -16,7 +17,7 @@ from specprof.publish.numbers import UNKNOWN, count, interval, known, number, on
 from specprof.publish.paragraphs import bare_table, paragraph
 from specprof.publish.pipeline_text import pipeline_sentences, shape_words
 from specprof.publish.service_terminal import print_service
-from specprof.publish.summary import Advice, GateGroup, advice, gate_groups, verdict_sentence
+from specprof.publish.summary import GateGroup, gate_groups, verdict_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console

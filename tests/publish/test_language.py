@@ -20,11 +20,11 @@ from specprof.analyse import explained
 from specprof.analyse.results import MixVerdict, Outcome, Severity, StudyFigures
 from specprof.decide.bounds import Bound
 from specprof.publish import cost_page, pictures
+from specprof.publish.advice import ACTIONS, Advice, Effect, Step, advice
 from specprof.publish.card import card
 from specprof.publish.language import catalogue, chinese, say, say_clauses, say_parts
 from specprof.publish.report import DEFINITIONS, render_html
 from specprof.publish.site import publish
-from specprof.publish.summary import ACTIONS, Advice, Effect, Step, advice
 from tests.publish.conftest import HOSTILE
 from tests.publish.test_report_page import DESKTOP, PHONE, Looking, Page, browser_page
 from tests.publish.test_site import from_study, needs_chromium, press, shown

@@ -13,9 +13,9 @@ import pytest
 
 from specprof.analyse.results import Figure, StudyFigures
 from specprof.errors import InputError
+from specprof.publish.advice import Effect, effect
 from specprof.publish.markdown import escaped, fenced
 from specprof.publish.report import write_report
-from specprof.publish.summary import Effect, effect
 
 
 @pytest.fixture(scope="module")

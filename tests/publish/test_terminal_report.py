@@ -70,6 +70,6 @@ def test_study_without_intervals_or_speculation_is_told_honestly(study: StudyFig
     once = replace(
         study, gains=tuple(replace(g, speculation_gain=Figure(g.speculation_gain.value)) for g in study.gains)
     )
-    assert "measured once, so without an interval: 2.16× at N=1" in " ".join(printed(once).split())
+    assert "one prompt, so without an interval: 2.16× at N=1" in " ".join(printed(once).split())
     off = replace(study, cells=tuple(cell for cell in study.cells if cell.arm == "off"), gains=(), verdicts=())
     assert "20.4" in printed(off)

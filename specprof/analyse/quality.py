@@ -35,7 +35,8 @@ class QualityFigures:
     """The answers of one content, protocol, arm and N, over all blocks. The four counts sum to `num_requests`.
 
     `good_request_share` and `good_token_share` are of all that were judged or failed; None where nothing was.
-    `good_tok_s` is throughput × good token share, without an interval. Gates are those of the cell.
+    `good_tok_s` is tokens of good answers / wall, without an interval; what nobody could judge is not in it. Gates are
+    those of the cell.
     """
 
     tag: str
@@ -87,13 +88,13 @@ def answer_quality(evidence: Evidence, shown: Iterable[CellFigures], marks: Mark
 
 def _figures(cell: CellFigures, judged: Iterable[tuple[CellFrame, TextMarks]]) -> QualityFigures:
     tally, checks = _Tally(), dict[str, None]()
+    wall_s = 0.0
     for frame, found in judged:
+        wall_s += frame.wall_s
         checks |= dict.fromkeys(found.checks.values())
         for prompt_id, fate, num_tokens in _fates(frame, found):
             tally.add(prompt_id, fate, num_tokens)
-    of_tokens = good_share(*_columns(tally.tokens))
-    throughput = cell.throughput_tok_s.value
-    known = of_tokens.value is not None and throughput is not None
+    good_tokens, all_tokens = _columns(tally.tokens)
     return QualityFigures(
         tag=cell.tag,
         protocol=cell.protocol,
@@ -109,8 +110,8 @@ def _figures(cell: CellFigures, judged: Iterable[tuple[CellFrame, TextMarks]]) -
         num_failed=tally.fates["failed"],
         num_unjudged=tally.fates["unjudged"],
         good_request_share=good_share(*_columns(tally.requests)),
-        good_token_share=of_tokens,
-        good_tok_s=Figure((of_tokens.value or 0.0) * (throughput or 0.0) if known else None),
+        good_token_share=good_share(good_tokens, all_tokens),
+        good_tok_s=stats.point(float(good_tokens.sum()) / wall_s if all_tokens.sum() and wall_s > 0 else None),
         gates=cell.gates,
         valid=cell.valid,
     )

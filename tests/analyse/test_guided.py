@@ -230,7 +230,7 @@ def test_shares_by_requests_and_by_tokens_are_different_numbers() -> None:
     assert found.check == "code"
     assert found.good_request_share.value == pytest.approx(1 / 3)
     assert found.good_token_share.value == pytest.approx(60 / 100)
-    assert found.good_tok_s.value == pytest.approx(0.6 * (figures.cells[0].throughput_tok_s.value or 0))
+    assert found.good_tok_s.value == pytest.approx(60 / (figures.cells[0].wall_s.value or 0)), "METHOD 8: tokens / time"
     assert found.good_tok_s.low is None
 
 

@@ -26,6 +26,7 @@ MAX_LENGTH_GAP = 0.05
 MIN_STEPS = 20  # fewer steps at full load cannot contradict anybody
 GATE_CONFIDENCE = 0.9999  # a study asks these questions once per launch or cell, hundreds of times
 CHANCE_OF_REPEAT = 0.01
+LAST_UNIT = 1  # a text may hold the token that ended it, or not
 SPEEDUP_TOLERANCE = 1.05  # a gain may exceed its tokens per step by what measuring noise can do, and no more
 
 
@@ -50,23 +51,30 @@ class Divergence:
     first_position: int = -1
 
 
-def divergence(mine: Texts, theirs: Texts) -> Divergence:
-    """Compare the texts of the prompts that both have, each over the length that both have."""
+def divergence(mine: Texts, theirs: Texts, *, same_end: bool = True) -> Divergence:
+    """Compare the texts of the prompts that both have.
+
+    `same_end`: both were asked to end alike, so one that breaks off where the other goes on is changed there. By one
+    unit they may differ: some servers stream the token that ends a text, others keep it. Without it only the length
+    that both have is compared.
+    """
     known = {name: place for place, name in enumerate(theirs.prompt_ids)}
     places = np.array([known.get(name, -1) for name in mine.prompt_ids], dtype=np.int64)
     rows = np.flatnonzero(places >= 0)
     places = places[rows]
-    lengths = np.minimum(mine.units.lengths[rows], theirs.units.lengths[places])
+    whole, other = mine.units.lengths[rows], theirs.units.lengths[places]
+    lengths = np.minimum(whole, other)
     a, b = mine.units.take(rows, lengths), theirs.units.take(places, lengths)
     unequal = np.flatnonzero(np.not_equal(a.values, b.values))
-    if not len(unequal):
-        return Divergence(0, len(rows))
     owners = np.searchsorted(a.offsets, unequal, side="right") - 1  # of these few alone
-    changed, first = np.unique(owners, return_index=True)
-    positions = unequal[first] - a.offsets[changed]
-    earliest = int(positions.argmin())
-    prompt_id = str(mine.prompt_ids[rows[changed[earliest]]])
-    return Divergence(len(changed), len(rows), prompt_id, int(positions[earliest]))
+    differ, first = np.unique(owners, return_index=True)
+    positions = np.where(same_end & (np.abs(whole - other) > LAST_UNIT), lengths, -1)
+    positions[differ] = unequal[first] - a.offsets[differ]
+    changed = np.flatnonzero(positions >= 0)
+    if not len(changed):
+        return Divergence(0, len(rows))
+    earliest = changed[positions[changed].argmin()]
+    return Divergence(len(changed), len(rows), str(mine.prompt_ids[rows[earliest]]), int(positions[earliest]))
 
 
 def texts(frame: CellFrame) -> Texts:

@@ -301,7 +301,9 @@ def _same_tokenizer(pair: Pair) -> bool:
 
 
 def _texts_differ(pair: Pair) -> int:
-    return divergence(*(texts(side.frames[0]) for side in pair.sides)).num_differ
+    a, b = pair.a.cell, pair.b.cell
+    same_end = (a.stop, a.max_tokens, a.mask_eos) == (b.stop, b.max_tokens, b.mask_eos)
+    return divergence(*(texts(side.frames[0]) for side in pair.sides), same_end=same_end).num_differ
 
 
 # -- words ------------------------------------------------------------------------------------------------------------

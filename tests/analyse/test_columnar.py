@@ -58,6 +58,8 @@ def test_texts_diverge_where_one_by_one_they_do(mine, theirs):
         unequal = [i for i, (a, b) in enumerate(zip(mine[name], theirs[name], strict=False)) if a != b]
         if unequal:
             first[name] = unequal[0]
+        elif abs(len(mine[name]) - len(theirs[name])) > 1:
+            first[name] = min(len(mine[name]), len(theirs[name]))
     assert (found.num_differ, found.num_compared) == (len(first), len(shared))
     if first:
         name = min(first, key=first.__getitem__)

@@ -14,7 +14,7 @@ from specprof.analyse.comparisons import (
 )
 from specprof.analyse.results import Severity
 from specprof.ragged import Ragged
-from specprof.records import Role, Sampling
+from specprof.records import Role, Sampling, Stop
 from tests.factory import NGRAM, distinct_tokens, later, make_cell, make_frame, make_request, make_requests
 
 ON = {"arm": "ngram-k4", "speculative_config": NGRAM}
@@ -22,11 +22,24 @@ ON = {"arm": "ngram-k4", "speculative_config": NGRAM}
 
 @pytest.mark.parametrize(
     ("mine", "theirs", "position"),
-    [((1, 2, 3), (1, 2, 3), None), ((1, 2, 3), (1, 9, 3), 1), ((1, 2), (1, 2, 3), None), ((), (1,), None)],
+    [
+        ((1, 2, 3), (1, 2, 3), None),
+        ((1, 2, 3), (1, 9, 3), 1),
+        ((1, 2), (1, 2, 3), None),  # the third may be what ended the text
+        ((), (1,), None),
+        ((1, 2), (1, 2, 3, 4), 2),  # of two, one surely is not
+        ((1, 2, 3, 4), (1, 2), 2),
+        ((1, 9), (1, 2, 3, 4), 1),
+    ],
 )
-def test_the_first_difference_is_looked_for_where_both_have_text(mine, theirs, position):
+def test_the_first_difference_may_be_that_a_text_ends(mine, theirs, position):
     found = divergence(texts_of(a=mine), texts_of(a=theirs))
     assert (found.num_differ, found.first_position) == ((0, -1) if position is None else (1, position))
+
+
+def test_texts_that_were_asked_to_end_elsewhere_are_compared_as_far_as_both_go():
+    found = divergence(texts_of(a=(1, 2), b=(1, 2)), texts_of(a=(1, 2, 3, 4), b=(1, 9, 3, 4)), same_end=False)
+    assert (found.num_differ, found.first_prompt, found.first_position) == (1, "b", 1)
 
 
 def texts_of(**texts):
@@ -64,6 +77,20 @@ def test_8_texts_that_change_under_speculation_alone_are_a_fault():
     assert gate.severity is Severity.INVALID
     assert "8 of 16 greedy texts differ from the off arm's, first at token 11 of code-000" in gate.evidence
     assert "off/off control 0 of 16" in gate.evidence
+
+
+def test_8_texts_that_end_early_under_speculation_are_changed():
+    """The first 10 of 16 break off after 40 of 64 tokens, each a prefix of what the off arm wrote."""
+    cell = make_cell(num_prompts=16, stop=Stop.NATURAL, **ON)
+    lengths = [40 if i < 10 else 64 for i in range(16)]
+    ends_early = [
+        make_request(name, token_ids=list(distinct_tokens(name, 64))[:n], finish_reason="stop", num_tokens=n)
+        for name, n in zip(cell.prompt_ids, lengths, strict=True)
+    ]
+    off = [texts_frame(0, stop=Stop.NATURAL), texts_frame(0, stop=Stop.NATURAL, concurrency=1)]
+    (gate,) = eight(make_frame(cell, ends_early), off)
+    assert gate.severity is Severity.INVALID
+    assert "10 of 16 greedy texts differ from the off arm's, first at token 41 of code-000" in gate.evidence
 
 
 def test_8_rounding_that_batch_size_brings_by_itself_is_no_fault():

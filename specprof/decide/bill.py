@@ -236,7 +236,7 @@ def _notes(option: OptionSpec, measured: _Measured | None) -> Iterator[str]:
         yield PAST_THE_END
     if measured.cell.throughput_tok_s.low is None:
         yield "one measurement: no interval, so no comparison with it is decided"
-    elif option.effective_throughput_tok_s is None and len(measured.blocks) < 2:
+    elif len(measured.blocks) < 2:
         yield ONE_LAUNCH
     for gate in measured.cell.gates:
         yield f"gate {gate.gate} ({gate.name}): {gate.evidence}"
@@ -295,17 +295,16 @@ def _paired(price_ratio: Figure, a: Series, b: Series) -> Figure:
     return Figure(value, value * speed.low / speed.value, value * speed.high / speed.value)
 
 
-def _standing(price_ratio: Figure, a: _Entry, b: _Entry, *, raw: bool = False) -> Standing:
+def _standing(price_ratio: Figure, a: _Entry, b: _Entry) -> Standing:
     """Of a against b, undecided where it rests on one launch."""
-    return Standing.UNDECIDED if _rests_on_one_launch(price_ratio, a, b, raw=raw) else Standing.of(price_ratio)
+    return Standing.UNDECIDED if _rests_on_one_launch(price_ratio, a, b) else Standing.of(price_ratio)
 
 
-def _rests_on_one_launch(price_ratio: Figure, a: _Entry, b: _Entry, *, raw: bool = False) -> bool:
-    """Whether a side of the ratio that was measured was launched once; of one study, whether both were together."""
+def _rests_on_one_launch(price_ratio: Figure, a: _Entry, b: _Entry) -> bool:
+    """Whether a side that was measured was launched once; of one study, whether both were together in one block."""
     if cost.is_exact(price_ratio):
         return False
-    prices = ((e.measured, e.priced.raw_cost_per_million if raw else e.priced.cost_per_million) for e in (a, b))
-    sides = [measured for measured, price in prices if measured is not None and price and not cost.is_exact(price)]
+    sides = [entry.measured for entry in (a, b) if entry.measured is not None]
     blocks = [side.blocks for side in sides]
     if len(sides) == 2 and sides[0].folder == sides[1].folder:
         blocks = [blocks[0] & blocks[1]]
@@ -339,7 +338,7 @@ def _reversals(ranked: Sequence[_Entry]) -> Iterator[Reversal]:
             continue
         raw, effective = _price_ratio(dearer, cheaper, raw=True), _price_ratio(dearer, cheaper)
         if _value(raw) < 1 < _value(effective):
-            standings = _standing(raw, dearer, cheaper, raw=True), _standing(effective, dearer, cheaper)
+            standings = _standing(raw, dearer, cheaper), _standing(effective, dearer, cheaper)
             sure = standings == (Standing.CHEAPER, Standing.DEARER)
             yield Reversal(dearer.priced.name, cheaper.priced.name, _change(raw), _change(effective), sure)
 

@@ -121,8 +121,7 @@ class Advice:
             ("off", "leave it off at {}", "would leave it off at {}"),
             *((name, text, text) for name, text in _NEITHER),
         )
-        looks = [step.concurrency for step in self.steps if step.provisional]
-        parts = [f"first look, no decision at {streams_words(looks)} (one launch per arm)"] if looks else []
+        parts = ["first look, no decision (one launch per arm)"] if self.provisional else []
         for name, *texts in words:
             for first_look, text in zip((False, True), texts, strict=True):
                 of = self.where(name, first_look=first_look)
@@ -143,13 +142,18 @@ class Advice:
             (Effect.UNKNOWN, "no figure: {}"),
         )
         parts = [text.format(_found(of)) for kind, text in templates if (of := self._with(kind))]
-        looked = "first look, one launch per arm: " if any(step.provisional for step in self.steps) else ""
-        return f"{looked}{'; '.join(parts)}." if parts else "speculation was not compared with off."
+        return f"{'; '.join(parts)}." if parts else "speculation was not compared with off."
 
     @property
     def sentence(self) -> str:
-        """The finding with the content it is about."""
-        return f"{one_line(self.tag)}: {self.finding}"
+        """The finding with the content it is about, and that it is a first look where it is."""
+        looked = "first look, one launch per arm: " if self.provisional else ""
+        return f"{one_line(self.tag)}: {looked}{self.finding}"
+
+    @property
+    def provisional(self) -> bool:
+        """Whether anything would be decided, had there been more than a first look."""
+        return any(step.provisional for step in self.steps)
 
     def where(self, action: str, *, first_look: bool) -> list[int]:
         """The numbers of streams at which this is the thing to do, or on a first look would be."""

@@ -55,7 +55,7 @@ def _where_it_pays(grid: Grid) -> str:
     if not first:
         return "Speculation was not compared with an arm without it."
     looked = _by_method(first, first_look=True)
-    if looked:
+    if any(item.provisional for item in first):
         looked.insert(0, f"First look, no decision (one launch per arm; blocks: {PUBLISHABLE_BLOCKS} would show more).")
     told = " ".join([*_by_method(first, first_look=False), *looked])
     return f"{told} (Measured at {grid.protocols[0].words} tokens.)"

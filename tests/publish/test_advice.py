@@ -77,13 +77,18 @@ def test_one_launch_an_arm_is_a_first_look_in_the_first_sentence(
     assert f"With draft_model K=4, speculation {said}." in first
     assert "speculation pays" not in first
     if words != "undecided":
-        assert of("draft", figures).action.startswith("First look, no decision at N=1 (one launch per arm); would ")
-        assert of("draft", figures).finding.startswith("first look, one launch per arm: ")
+        assert of("draft", figures).action.startswith("First look, no decision (one launch per arm); would ")
+        assert of("draft", figures).sentence.startswith("code: first look, one launch per arm: ")
 
 
 def test_a_figure_that_is_not_fit_is_not_told() -> None:
     figures = told(ON, (0.80, 0.75, 0.85), decision("not fit", 1.04, 1.16))
     assert of("draft", figures).action == "No answer at N=1: read the gates."
+
+
+def test_a_first_look_that_decides_nothing_either_way_is_not_told_as_one() -> None:
+    figures = told((1.1, 0.9, 1.2), (1.0, 0.9, 1.1), decision("undecided", 0.90, 1.20, first_look=True), blocks=1)
+    assert answer(figures)[0].startswith("With ")
 
 
 def test_without_a_decision_the_plain_rule_stands_in_and_one_launch_is_still_a_first_look() -> None:

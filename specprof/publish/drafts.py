@@ -1,7 +1,8 @@
 """Drafts, side by side: what each guesses right, what it costs, what it gives, and what to use it for, in a sentence.
 
-The sentences follow the plain rule of `decisions` and carry their protocol, engine and target, so that they can be
-quoted alone. An arm that is a bound (the target drafting for itself, random weights) is explained, never recommended.
+The sentences follow the plain rule of `decisions`, with the policy's own interval where it took the arm. They carry
+their protocol, engine and target, so that they can be quoted alone. An arm that is a bound (the target drafting for
+itself, random weights) is explained, never recommended.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from specprof.analyse.results import Figure, GainFigures
 from specprof.decide.bounds import Bound
 from specprof.decide.policy import MARGIN
 from specprof.decide.verdict import PUBLISHABLE_BLOCKS, needs
+from specprof.publish.advice import step_of
 from specprof.publish.context import SEPARATOR, Engine, one_per_gate
 from specprof.publish.decisions import Action, action, bounds_of, is_first_look
 from specprof.publish.grid import Grid, Protocol
@@ -62,9 +64,11 @@ def _compared(grid: Grid, protocol: Protocol) -> list[str]:
 
 
 def _gains(grid: Grid, protocol: Protocol, arm: str) -> list[GainFigures]:
-    """The arm's gains over off, content by content, streams rising."""
+    """The arm's gains over off, content by content, streams rising, with the interval that decided where it is its."""
+    decided = {(found.tag, found.protocol, found.concurrency): found for found in grid.figures.decisions}
     rows = (grid.gains_row(tag, protocol, arm) for tag in grid.tags_of(protocol))
-    return [gain for row in rows for gain in row if known(gain.speculation_gain.value)]
+    gains = [gain for row in rows for gain in row if known(gain.speculation_gain.value)]
+    return [step_of(gain, decided.get((gain.tag, protocol.name, gain.concurrency))).gain for gain in gains]
 
 
 # -- verdicts ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specprof.analyse.results import StudyFigures
+from specprof.analyse.results import DecisionFigures, Figure, StudyFigures
 from specprof.publish.context import engine_of
 from specprof.publish.drafts import Profile, profiles
 from specprof.publish.grid import Grid
@@ -86,6 +86,18 @@ def test_of_several_undecided_the_nearest_to_a_decision_is_named() -> None:
         "not for json at 1 stream; undecided for code and json at 2 streams: nearest to a decision is "
     )
     assert "is 1.10× [0.99, 1.22] for code at N=1, and" in found
+
+
+def test_the_interval_that_holds_for_all_arms_together_decides_where_the_policy_took_the_arm() -> None:
+    figures = planted(
+        {"draft": {"code": {1: (1.10, 1.04, 1.16)}}, **REST}, {"draft": drafting("small"), "other": dict(NGRAM)}
+    )
+    wider = DecisionFigures("code", "forced", 1, "undecided", "draft", "", Figure(1.10, 1.02, 1.19), False, "")
+    (alone,), (together,) = (
+        profiles(Grid(of), engine_of(of.environment)) for of in (figures, replace(figures, decisions=(wider,)))
+    )
+    assert alone.verdicts[0].words == "use it for code at 1 stream"
+    assert together.verdicts[0].words.startswith("undecided for code: 1.10× [1.02, 1.19]")
 
 
 def test_one_launch_recommends_nothing() -> None:

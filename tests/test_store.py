@@ -305,6 +305,14 @@ def test_verdicts_are_written_down_before_the_measurement(store):
     }
 
 
+def test_a_line_that_was_taken_back_before_the_measurement_is_post_hoc_when_it_returns(store):
+    store.declare_verdicts({"batching": "d1"})
+    store.declare_verdicts({})
+    store.seal(full_record())
+    store.declare_verdicts({"batching": "d1"})
+    assert store.verdicts() == {"batching": DeclaredVerdict("d1", post_hoc=True)}
+
+
 def test_a_line_that_was_moved_is_refused_once_a_cell_is_measured(store):
     store.declare_verdicts({"batching": "d1"})
     store.declare_verdicts({"batching": "d2"})

@@ -118,7 +118,7 @@ class Store:
                     "Restore it, or give the new line another name; it will be marked post hoc."
                 )
             declared.setdefault(name, DeclaredVerdict(digest, post_hoc))
-        if declared:
+        if declared or (self.root / VERDICTS).is_file():
             write_json(self.root / VERDICTS, {name: asdict(line) for name, line in declared.items()})
 
     def verdicts(self) -> dict[str, DeclaredVerdict]:

@@ -146,9 +146,8 @@ class Advice:
 
     @property
     def sentence(self) -> str:
-        """The finding with the content it is about, and that it is a first look where it is."""
-        looked = "first look, one launch per arm: " if self.provisional else ""
-        return f"{one_line(self.tag)}: {looked}{self.finding}"
+        """The finding with the content it is about."""
+        return f"{one_line(self.tag)}: {self.finding}"
 
     @property
     def provisional(self) -> bool:

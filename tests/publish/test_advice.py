@@ -78,7 +78,6 @@ def test_one_launch_an_arm_is_a_first_look_in_the_first_sentence(
     assert "speculation pays" not in first
     if words != "undecided":
         assert of("draft", figures).action.startswith("First look, no decision (one launch per arm); would ")
-        assert of("draft", figures).sentence.startswith("code: first look, one launch per arm: ")
 
 
 def test_a_figure_that_is_not_fit_is_not_told() -> None:

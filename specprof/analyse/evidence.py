@@ -137,30 +137,44 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
-    """What the interval of a contrast rests on: the blocks and the prompts that all its cells share.
+class Variation:
+    """What the interval of a contrast rests on: the blocks and prompts that all its cells share, and how they vary.
 
-    `prompts_reach`: how far the logarithm may move with other prompts alone, launches that never differ assumed: half
-    of such an interval. More blocks send the same prompts, so none goes below it. None where nobody knows: one prompt
-    cannot show how others would differ.
+    `launches`, `prompts`: variance that other launches, and another draw of prompts, would bring to the logarithm. None
+    where nobody knows: one prompt cannot show how others would differ.
     """
 
     num_blocks: int
     num_prompts: int = 0
-    prompts_reach: float | None = 0.0
+    launches: float = 0.0
+    prompts: float | None = 0.0
+
+    def reach(self, confidence: float, *, blocks: int | None = None, prompts: int | None = None) -> float | None:
+        """Half the interval of the logarithm; of so many blocks and prompts, if these vary no more than those measured.
+
+        None where nobody knows how prompts vary.
+        """
+        blocks, prompts = blocks or self.num_blocks, prompts or self.num_prompts
+        if self.prompts is None:
+            return None
+        of_launches = self.launches * self.num_blocks / blocks, blocks - 1
+        of_prompts = self.prompts * self.num_prompts / max(prompts, 1), prompts - 1
+        error, degrees = stats.pooled_error([of_launches, of_prompts])
+        return stats.t_quantile(degrees, confidence) * error if error else 0.0
 
 
-def basis(terms: Sequence[tuple[Series | None, int]], confidence: float = stats.CONFIDENCE) -> Basis:
+def variation(terms: Sequence[tuple[Series | None, int]]) -> Variation:
     """What `contrast` of the same terms rests on."""
     known = [(series, weight) for series, weight in terms if series is not None]
     if len(known) < len(terms):
-        return Basis(0)
-    num_blocks = len(_by_block([(series.log_throughputs(), weight) for series, weight in known]))
+        return Variation(0)
+    per_block = np.array(_by_block([(series.log_throughputs(), weight) for series, weight in known]))
     num_prompts = len(set.intersection(*(set(series.loop.seconds) for series, _ in known)))
     if _cancels(known):
-        return Basis(num_blocks, num_prompts)
-    prompts = ordering.prompt_variance([(series.loop, weight) for series, weight in known])
-    return Basis(num_blocks, num_prompts, stats.reach(prompts, confidence))
+        return Variation(len(per_block), num_prompts)
+    prompts, degrees = ordering.prompt_variance([(series.loop, weight) for series, weight in known])
+    launches, _ = stats.variance_of_mean(per_block)
+    return Variation(len(per_block), num_prompts, launches, prompts if degrees else None)
 
 
 def contrast(terms: Sequence[tuple[Series | None, int]], confidence: float = stats.CONFIDENCE) -> Figure:

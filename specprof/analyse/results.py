@@ -163,8 +163,8 @@ class GainFigures:
     `interaction` is batching_gain / batching_gain_off; only where its interval lies inside ±5% may the two gains be
     multiplied (`multiply`). `mediated_share` is Δln(tokens per engine step) / Δln X of on against off.
     `residual` is measured / (product of factors) - 1. `step_time_ratio` is on / off: what a draft costs a step.
-    `num_blocks` and `num_prompts` are those that both cells of the speculation gain have; `prompts_reach` is how far
-    other prompts alone would move its logarithm (`evidence.Basis`), None of one prompt.
+    `num_blocks` and `num_prompts` are those that both cells of the speculation gain have, `launch_variance` and
+    `prompt_variance` what others would bring to its logarithm (`evidence.Variation`; None: one prompt).
     """
 
     tag: str
@@ -185,7 +185,8 @@ class GainFigures:
     valid: bool
     num_blocks: int
     num_prompts: int = 0
-    prompts_reach: float | None = 0.0
+    launch_variance: float = 0.0
+    prompt_variance: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +319,25 @@ class VerdictFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class TriedArm:
+    """An arm that a policy weighed at one load. `gain`: its interval holds together with those of the others.
+
+    `fit`: no gate forbids it to decide. `tied`: nothing shows that the arm that was taken is faster.
+    """
+
+    arm: str
+    gain: Figure
+    fit: bool
+    tied: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionFigures:
     """Whether one content gets speculation at one load, and from which arm (`decide.policy`).
 
-    `decision`: `on`, `off`, `undecided` or `not fit`. `gain`: X(arm) / X(off), its interval wide enough to hold for all
-    arms together. `first_look`: one launch per arm, which cannot show how another would differ.
+    `decision`: `on`, `off`, `undecided` or `not fit`. `gain`: X(arm) / X(off), its interval (at `confidence`) wide
+    enough to hold for all arms together; `tried` are all of them. `first_look`: one launch per arm, which cannot show
+    how another would differ.
     """
 
     tag: str
@@ -334,6 +349,8 @@ class DecisionFigures:
     gain: Figure
     first_look: bool
     reason: str
+    confidence: float = 0.95
+    tried: tuple[TriedArm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specprof.analyse import gains, stats
-from specprof.analyse.evidence import Evidence, Key, basis, contrast, key_of
+from specprof.analyse.evidence import Evidence, Key, contrast, key_of, variation
 from specprof.analyse.results import CellFigures, Figure, GainFigures
 
 
@@ -31,7 +31,7 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
     x_on, x_off = on.throughput_tok_s.value or float("nan"), off.throughput_tok_s.value or float("nan")
     per_step_on = on.tokens_per_engine_step.value or float("nan")
     per_step_ratio = per_step_on / (off.tokens_per_engine_step.value or float("nan"))
-    rests_on = basis([(series["on", n], 1), (series["off", n], -1)])
+    rests_on = variation([(series["on", n], 1), (series["off", n], -1)])
     interaction = between((("on", n), 1), (("on", 1), -1), (("off", n), -1), (("off", 1), 1))
     return GainFigures(
         tag=tag,
@@ -52,7 +52,8 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
         valid=all(shown[key].valid for key in (*keys.values(), key_of(on)) if key in shown),
         num_blocks=rests_on.num_blocks,
         num_prompts=rests_on.num_prompts,
-        prompts_reach=rests_on.prompts_reach,
+        launch_variance=rests_on.launches,
+        prompt_variance=rests_on.prompts,
     )
 
 

@@ -80,7 +80,8 @@ GAIN_COLUMNS: Mapping[str, str] = {
     "valid": "whether no gate forbids a headline",
     "num_blocks": "blocks that measured both arms",
     "num_prompts": "prompts that both arms answered",
-    "prompts_reach": "how far other prompts alone would move ln speculation_gain; NaN of one prompt",
+    "launch_variance": "variance that other launches would bring to ln speculation_gain",
+    "prompt_variance": "variance that other prompts would bring to ln speculation_gain; NaN of one prompt",
 }
 
 # Ours: the analysis's own name, and what it is. Instants count from the first request of the cell.

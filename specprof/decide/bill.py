@@ -235,7 +235,7 @@ def _notes(option: OptionSpec, measured: _Measured | None) -> Iterator[str]:
     if measured.cell.stop == "forced":
         yield PAST_THE_END
     if measured.cell.throughput_tok_s.low is None:
-        yield "one measurement: no interval, so no comparison with it is decided"
+        yield "one prompt: no interval, so no comparison with it is decided"
     elif len(measured.blocks) < 2:
         yield ONE_LAUNCH
     for gate in measured.cell.gates:

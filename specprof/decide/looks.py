@@ -7,11 +7,13 @@ with 2.289 they would err in 5.4% of studies, with 2.32 they err in 5.0%. So a l
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 
 from specprof.analyse import distributions
-from specprof.analyse.evidence import Evidence, basis
+from specprof.analyse.evidence import Evidence, variation
 from specprof.analyse.results import DecisionFigures, Figure, Outcome, StudyFigures
+from specprof.study.config import AUTO_LOOKS
 
 BOUNDARY_Z = 2.32
 
@@ -44,17 +46,19 @@ def settled(figures: StudyFigures, evidence: Evidence, line: float) -> bool:
 
 
 def _left_to_prompts(load: DecisionFigures, evidence: Evidence, line: float) -> bool:
-    """Whether the prompts alone leave the line inside the interval, launches that never differ assumed.
+    """Whether the prompts alone leave the line inside the interval, at the last look and if launches never differed.
 
     Blocks send the same prompts, so they narrow only what launches add; another sample of prompts would move the rest,
-    and how far, a single prompt never shows.
+    and how far, a single prompt never shows. With few prompts, more launches also tell better how the rest varies.
     """
     arms = (load.arm, evidence.off_arm or "")
     on, off = (evidence.series.get((load.tag, load.protocol, arm, load.concurrency)) for arm in arms)
     if on is None or off is None or load.gain.value is None:
         return False
-    reach = basis([(on, 1), (off, -1)], look_confidence()).prompts_reach
-    return reach is None or abs(log(load.gain.value / line)) < reach
+    rests_on = variation([(on, 1), (off, -1)])
+    distance = abs(log(load.gain.value / line))
+    reaches = (of.reach(look_confidence(), blocks=AUTO_LOOKS[-1]) for of in (rests_on, replace(rests_on, launches=0.0)))
+    return all(reach is None or distance < reach for reach in reaches)
 
 
 def _narrow(gain: Figure, target_half_width: float) -> bool:

@@ -12,9 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from specprof.analyse.evidence import Basis, Evidence, basis, contrast, key_of
+from specprof.analyse.evidence import Evidence, Variation, contrast, key_of, variation
 from specprof.analyse.gates.found import each_once
-from specprof.analyse.results import CellFigures, DecisionFigures, Figure, GateFinding, Severity, StudyFigures
+from specprof.analyse.results import (
+    CellFigures,
+    DecisionFigures,
+    Figure,
+    GateFinding,
+    Severity,
+    StudyFigures,
+    TriedArm,
+)
 from specprof.analyse.stats import CONFIDENCE
 from specprof.decide.bounds import bound_of
 from specprof.decide.looks import look_confidence
@@ -47,7 +55,7 @@ def decided(gain: Figure, margin: float = MARGIN) -> Decision:
 class Candidate:
     """An arm with speculation at one load. `gain` is X(on) / X(off), its interval wide enough for all arms together.
 
-    `prompts_reach` is that of `evidence.Basis`. `gates` are those of both cells behind the gain, each once.
+    `confidence` is that of this interval, `rests_on` what it rests on. `gates` are those of both cells, each once.
     """
 
     arm: str
@@ -55,15 +63,9 @@ class Candidate:
     num_speculative_tokens: int
     throughput_tok_s: Figure
     gain: Figure
-    num_blocks: int
-    num_prompts: int
-    prompts_reach: float | None = 0.0
+    rests_on: Variation
+    confidence: float = CONFIDENCE
     gates: tuple[GateFinding, ...] = ()
-
-    @property
-    def basis(self) -> Basis:
-        """What the interval of the gain rests on."""
-        return Basis(self.num_blocks, self.num_prompts, self.prompts_reach)
 
     @property
     def forbidden(self) -> GateFinding | None:
@@ -84,8 +86,9 @@ class Candidate:
 class Choice:
     """What the evidence decides at one measured number of streams.
 
-    `best`: the fastest fit arm (the fastest of all where a gate forbids every one). `tied`: arms that were as fast, as
-    far as this evidence can tell. `provisional`: one block per arm, which cannot show how another launch would differ.
+    `best`: the fastest fit arm (the fastest of all where a gate forbids every one). `tied`: the others that were as
+    fast, as far as this evidence can tell. `provisional`: one block per arm, which cannot show how another launch would
+    differ.
     """
 
     concurrency: int
@@ -93,12 +96,12 @@ class Choice:
     reason: str
     best: Candidate | None
     candidates: tuple[Candidate, ...]
-    tied: tuple[str, ...] = ()
+    tied: tuple[Candidate, ...] = ()
 
     @property
     def provisional(self) -> bool:
         """Whether this is a first look only."""
-        return self.best is not None and self.best.num_blocks < 2
+        return self.best is not None and self.best.rests_on.num_blocks < 2
 
 
 def choose(concurrency: int, candidates: Sequence[Candidate], margin: float) -> Choice:
@@ -135,11 +138,12 @@ def _why_off(gain: Figure, margin: float) -> str:
 def _why_undecided(best: Candidate, margin: float) -> str:
     line = 1 + margin
     if best.gain.low is None or best.gain.high is None:
-        return f"the gain has no interval; needs {needs(best.gain, line, best.basis)}"
+        return f"the gain has no interval; needs {needs(best.gain, line, best.rests_on, best.confidence)}"
     if best.gain.high < line:
         slower = "the fastest arm gains too little, but a slower one's interval is wide enough to gain"
         return f"{slower}; needs more blocks or prompts"
-    return f"the margin of {margin:+.1%} lies inside the interval; needs {needs(best.gain, line, best.basis)}"
+    asked = needs(best.gain, line, best.rests_on, best.confidence)
+    return f"the margin of {margin:+.1%} lies inside the interval; needs {asked}"
 
 
 # -- from a study ----------------------------------------------------------------------------------------------------
@@ -238,6 +242,8 @@ def _told(tag: str, protocol: str, choice: Choice, best: Candidate) -> DecisionF
         gain=best.gain,
         first_look=choice.provisional,
         reason=choice.reason,
+        confidence=best.confidence,
+        tried=tuple(TriedArm(one.arm, one.gain, one.fit, one in choice.tied) for one in choice.candidates),
     )
 
 
@@ -261,7 +267,10 @@ class _Row:
 
     def choice(self, margin: float) -> Choice:
         made = choose(self.concurrency, tuple(self._candidates()), margin)
-        return replace(made, tied=tuple(self._tied(made.best))) if made.decision is Decision.ON and made.best else made
+        if made.decision is not Decision.ON or made.best is None:
+            return made
+        tied = tuple(other for other in made.candidates if other.fit and self._is_tied(other, made.best))
+        return replace(made, tied=tied)
 
     def _candidates(self) -> Iterator[Candidate]:
         without = self._without
@@ -273,27 +282,23 @@ class _Row:
             if series is None:
                 continue
             terms = [(series, 1), (without, -1)]
-            rests_on = basis(terms, each)
             yield Candidate(
                 arm=arm,
                 method=cell.method,
                 num_speculative_tokens=draft_length(series.cell.speculative_config),
                 throughput_tok_s=cell.throughput_tok_s,
                 gain=contrast(terms, each),
-                num_blocks=rests_on.num_blocks,
-                num_prompts=rests_on.num_prompts,
-                prompts_reach=rests_on.prompts_reach,
+                rests_on=variation(terms),
+                confidence=each,
                 gates=_gates(cell, self._off),
             )
 
-    def _tied(self, best: Candidate) -> Iterator[str]:
-        """Other arms whose speed this evidence cannot tell from the best one's."""
-        for arm, series in self._series.items():
-            if arm == best.arm or series is None or not self._cells[arm].valid:
-                continue
-            lead = contrast([(self._series[best.arm], 1), (series, -1)], self._confidence)
-            if lead.low is None or lead.low <= 1:
-                yield self._cells[arm].method
+    def _is_tied(self, other: Candidate, best: Candidate) -> bool:
+        """Whether this evidence cannot tell an arm's speed from the best one's."""
+        if other.arm == best.arm:
+            return False
+        lead = contrast([(self._series[best.arm], 1), (self._series[other.arm], -1)], self._confidence)
+        return lead.low is None or lead.low <= 1
 
 
 def _gates(*cells: CellFigures) -> tuple[GateFinding, ...]:

@@ -231,7 +231,7 @@ def _range_caveats(evidence: Iterable[Choice]) -> Iterator[str]:
     for choice in evidence:
         at = f"at {streams(choice.concurrency, choice.concurrency)}"
         if choice.tied:
-            yield f"{at}: not told apart from {', '.join(choice.tied)}"
+            yield f"{at}: not told apart from {', '.join(other.method for other in choice.tied)}"
         for candidate in choice.candidates:
             if candidate is not choice.best and candidate.forbidden is not None:
                 gate = candidate.forbidden

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from math import ceil, log
+from math import log
 from typing import Any
 
 import numpy as np
 
 from specprof.analyse import stats
-from specprof.analyse.evidence import Basis, Evidence, Key, Series, basis, contrast, key_of
+from specprof.analyse.evidence import Evidence, Key, Series, Variation, contrast, key_of, variation
 from specprof.analyse.results import CellFigures, Figure, Outcome, Severity, VerdictFigures
 from specprof.decide.looks import look_confidence
 from specprof.store import DeclaredVerdict
 from specprof.study.config import Selector, Study, VerdictSpec
 
 PUBLISHABLE_BLOCKS = 4
+MOST_BLOCKS, MOST_PROMPTS = 100, 1000  # nobody is told to measure more
 
 
 def judge(
@@ -36,7 +38,7 @@ def judge(
         forbidden = next(_forbidden(shown[key] for key in keys if key in shown), None)
         decides = forbidden is None and rests_on.num_blocks > 1
         outcome = Outcome.of(ratio, spec.at_least) if decides else Outcome.UNDECIDED
-        asked = forbidden or needs(ratio, spec.at_least, rests_on)
+        asked = forbidden or needs(ratio, spec.at_least, rests_on, confidence)
         yield VerdictFigures(
             name=spec.name,
             metric=spec.metric,
@@ -63,60 +65,63 @@ def _forbidden(cells: Iterable[CellFigures]) -> Iterator[str]:
                 )
 
 
-def needs(ratio: Figure, threshold: float, rests_on: Basis) -> str:
+def needs(ratio: Figure, threshold: float, rests_on: Variation, confidence: float = stats.CONFIDENCE) -> str:
     """What would decide it: how many blocks or prompts shrink the interval to the distance to the threshold.
 
-    Blocks shrink what launches add to it, prompts what prompts add.
+    Blocks shrink what launches add to it, prompts what prompts add. `confidence`: that of the interval.
     """
-    num_blocks, of_prompts = rests_on.num_blocks, rests_on.prompts_reach
+    num_blocks = rests_on.num_blocks
     if not ratio.value or num_blocks == 0:
         return "the cells it compares have not been measured"
-    if of_prompts is None:
-        return f"more prompts: at least 2, since {rests_on.num_prompts} cannot show how prompts vary"
+    if rests_on.prompts is None:
+        shared = f"{rests_on.num_prompts} cannot show how prompts vary" if rests_on.num_prompts else "they share none"
+        return f"more prompts: at least 2, since {shared}"
     if ratio.low is None or ratio.high is None or num_blocks < 2:
         return f"blocks: {PUBLISHABLE_BLOCKS}, since {num_blocks} cannot show how launches vary"
     distance = abs(log(ratio.value / threshold))
     if distance == 0:
         return "nothing will: the estimate is the threshold"
-    reach = log(ratio.high / ratio.low) / 2
-    return f"about {_units_needed(distance, reach, of_prompts, rests_on)}, if the estimate stays where it is"
+    asked = _units_needed(distance, rests_on, confidence)
+    if not asked:
+        return f"more than {MOST_BLOCKS} blocks of {MOST_PROMPTS} prompts: the estimate is all but the threshold"
+    return f"about {asked}, if the estimate stays where it is"
 
 
-def _units_needed(distance: float, reach: float, of_prompts: float, rests_on: Basis) -> str:
-    """`blocks: 16 (now 4)`, or prompts where theirs alone reaches the threshold, or both where launches' does as well.
+def _units_needed(distance: float, rests_on: Variation, confidence: float) -> str:
+    """`blocks: 16 (now 4)`, or prompts where no number of blocks would do, or both; empty where not even that would."""
+    now, prompts = rests_on.num_blocks, rests_on.num_prompts
 
-    Squares of the reaches add; those of launches shrink with 1 / blocks, those of prompts with 1 / prompts.
-    """
-    room, prompts = distance**2, of_prompts**2
-    launches = max(reach**2 - prompts, 0.0)
-    if prompts < room:
-        return f"blocks: {_more(rests_on.num_blocks, launches / (room - prompts))}"
-    left = max(room - launches, room / 2)
-    told = f"prompts: {_more(rests_on.num_prompts, prompts / left)}"
-    if launches <= room / 2:
-        return f"{told}, since blocks send the same ones again"
-    return f"{told} and blocks: {_more(rests_on.num_blocks, launches / (room / 2))}"
+    def decides(blocks: int, prompts: int) -> bool:
+        reach = rests_on.reach(confidence, blocks=blocks, prompts=prompts)
+        return reach is not None and reach < distance
 
-
-def _more(now: int, factor: float) -> str:
-    return f"{max(now + 1, ceil(now * factor))} (now {now})"
+    if found := next((n for n in range(now + 1, MOST_BLOCKS + 1) if decides(n, prompts)), None):
+        return f"blocks: {found} (now {now})"
+    more = range(prompts + 1, MOST_PROMPTS + 1)
+    if (place := bisect_left(more, True, key=lambda n: decides(now, n))) < len(more):
+        return f"prompts: {more[place]} (now {prompts}), since blocks send the same ones again"
+    for factor in range(2, MOST_BLOCKS):
+        if factor * now <= MOST_BLOCKS and factor * prompts <= MOST_PROMPTS and decides(factor * now, factor * prompts):
+            return f"prompts: {factor * prompts} (now {prompts}) and blocks: {factor * now} (now {now})"
+    return ""
 
 
 def _key(spec: VerdictSpec, selector: Selector) -> Key:
     return spec.workload, spec.protocol, selector.arm or spec.arm, selector.concurrency
 
 
-def _ratio(spec: VerdictSpec, over: Series | None, under: Series | None, confidence: float) -> tuple[Figure, Basis]:
+def _ratio(spec: VerdictSpec, over: Series | None, under: Series | None, confidence: float) -> tuple[Figure, Variation]:
     """The ratio, and what its interval rests on."""
     terms = [(over, 1), (under, -1)]
     if spec.metric == "throughput":
-        return contrast(terms, confidence), basis(terms, confidence)
+        return contrast(terms, confidence), variation(terms)
     if over is None or under is None:
-        return Figure(None), Basis(0)
+        return Figure(None), Variation(0)
     by_block = _gaps(over.log_by_block("decode_speed"), under.log_by_block("decode_speed"))
     by_prompt = _gaps(over.log_by_prompt("decode_speed"), under.log_by_prompt("decode_speed"))
     prompts = stats.variance_of_mean(by_prompt)
-    rests_on = Basis(len(by_block), len(by_prompt), stats.reach(prompts, confidence))
+    launches, _ = stats.variance_of_mean(by_block)
+    rests_on = Variation(len(by_block), prompts[1] + 1, launches, prompts[0] if prompts[1] else None)
     return (stats.two_way(list(by_block), prompts, confidence) if len(by_block) else Figure(None)), rests_on
 
 

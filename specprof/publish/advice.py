@@ -1,8 +1,9 @@
 """What to do for one content with one way of speculating, load by load, as the policy decides it (`decide.policy`).
 
-The policy holds the fastest arm of each load against the off arm, with an interval that pays for having tried several
-arms and for having looked more than once. What is said of that arm is its decision; of a slower arm no more than that.
-Where nobody decided, the plain rule for one arm (`decisions.action`) stands in.
+The policy holds every arm of a load against the off arm, with intervals that pay for having tried several arms and for
+having looked more than once, and takes the fastest. Each arm is told by that interval and its gates; one that gains and
+was not taken, by how it stands beside the one that was. Where nobody decided, the plain rule for one arm
+(`decisions.action`) stands in.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from specprof.analyse.results import DecisionFigures, GainFigures, StudyFigures
+from specprof.analyse.stats import CONFIDENCE
 from specprof.publish.decisions import Action, action, candidates, is_first_look
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known, one_line, times
@@ -24,6 +26,7 @@ class Effect(StrEnum):
     LOSES = "loses"
     SAME = "not worth having"
     UNDECIDED = "undecided"
+    LEVEL = "not told apart from another arm"
     SLOWER = "slower than another arm"
     UNREPEATED = "no interval"
     UNFIT = "unfit"
@@ -35,6 +38,7 @@ ACTIONS = {
     Effect.LOSES: "off",
     Effect.SAME: "off",
     Effect.UNDECIDED: "undecided",
+    Effect.LEVEL: "level",
     Effect.SLOWER: "slower",
     Effect.UNREPEATED: "repeat",
     Effect.UNFIT: "unfit",
@@ -44,6 +48,7 @@ ACTIONS = {
 
 _NEITHER = (  # neither on nor off
     ("undecided", "undecided at {}: keep it off until more is measured"),
+    ("level", "not told apart from a faster arm at {}"),
     ("slower", "another arm is faster at {}"),
     ("repeat", "one prompt at {}: more prompts are needed for an interval"),
     ("unfit", "no answer at {}: read the gates"),
@@ -53,11 +58,7 @@ _NEITHER = (  # neither on nor off
 
 def effect(gain: GainFigures) -> Effect:
     """What the plain rule (`decisions.action`) makes of the speculation gain's interval, in a reader's words."""
-    return _effect(gain, action(gain))
-
-
-def _effect(gain: GainFigures, chosen: Action) -> Effect:
-    figure = gain.speculation_gain
+    figure, chosen = gain.speculation_gain, action(gain)
     if chosen is Action.UNFIT:
         return Effect.UNFIT
     if not known(figure.value):
@@ -71,16 +72,17 @@ def _effect(gain: GainFigures, chosen: Action) -> Effect:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The answer at one concurrency. `gain` carries the interval that decides; `first_look`: one launch per arm."""
+    """The answer at one concurrency. `gain` has the interval that decides, at `confidence`."""
 
     concurrency: int
     effect: Effect
     gain: GainFigures
     first_look: bool = False
+    confidence: float = CONFIDENCE
 
     @property
     def action(self) -> str:
-        """`on`, `off`, `undecided`, `slower`, `repeat`, `unfit` or `unknown`."""
+        """`on`, `off`, `undecided`, `level`, `slower`, `repeat`, `unfit` or `unknown`."""
         return ACTIONS[self.effect]
 
     @property
@@ -92,15 +94,16 @@ class Step:
 def step_of(gain: GainFigures, decided: DecisionFigures | None) -> Step:
     """What to do with one arm at one load, given what the policy decided there."""
     first_look = is_first_look(gain)
-    if decided is None:
+    tried = next((one for one in decided.tried if one.arm == gain.arm), None) if decided is not None else None
+    if decided is None or tried is None:
         return Step(gain.concurrency, effect(gain), gain, first_look)
-    if decided.arm == gain.arm:
-        told = replace(gain, speculation_gain=decided.gain)
-        return Step(gain.concurrency, _effect(told, Action(decided.decision)), told, decided.first_look)
-    alone = effect(gain)
-    if alone in (Effect.GAINS, Effect.UNDECIDED):
-        alone = Effect.SLOWER if decided.decision == Action.ON else Effect.UNDECIDED
-    return Step(gain.concurrency, alone, gain, first_look)
+    told = replace(gain, speculation_gain=tried.gain, valid=tried.fit)
+    found = effect(told)
+    if found is Effect.GAINS and decided.arm != gain.arm:
+        taken = decided.decision == Action.ON
+        level = tried.tied or first_look  # one launch an arm tells no two of them apart
+        found = Effect.UNDECIDED if not taken else Effect.LEVEL if level else Effect.SLOWER
+    return Step(gain.concurrency, found, told, first_look, decided.confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ class Advice:
             (Effect.GAINS, "speculation gains {}"),
             (Effect.SAME, "gains too little to be worth having: {}"),
             (Effect.UNDECIDED, "undecided: {}"),
+            (Effect.LEVEL, "not told apart from a faster arm: {}"),
             (Effect.SLOWER, "another arm is faster: {}"),
             (Effect.LOSES, "loses: {}"),
             (Effect.UNREPEATED, "one prompt, so without an interval: {}"),

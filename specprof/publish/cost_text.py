@@ -59,7 +59,7 @@ def cost_command(path: Path, *, out: Path | None, output: str, console: Console)
 
 
 def bill_json(bill: Bill, chart: Path, page: Path) -> str:
-    """The whole bill. `low` and `high` are null where nothing measured stands behind a figure, or one measurement."""
+    """The whole bill. `low` and `high` are null where nothing measured stands behind a figure, or one prompt."""
     told = {
         "schema_version": SCHEMA_VERSION,
         **_plain(as_json(bill)),

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 
-from specprof.analyse.evidence import Basis
+from specprof.analyse.evidence import Variation
 from specprof.analyse.results import Figure, GainFigures
 from specprof.decide.bounds import Bound
 from specprof.decide.policy import MARGIN
 from specprof.decide.verdict import PUBLISHABLE_BLOCKS, needs
-from specprof.publish.advice import step_of
+from specprof.publish.advice import Step, step_of
 from specprof.publish.context import SEPARATOR, Engine, one_per_gate
-from specprof.publish.decisions import Action, action, bounds_of, is_first_look
+from specprof.publish.decisions import Action, action, bounds_of
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import UNKNOWN, known, one_line, percent, times
 from specprof.publish.summary import listed
@@ -60,15 +60,15 @@ def profiles(grid: Grid, engine: Engine) -> tuple[Profile, ...]:
 
 
 def _compared(grid: Grid, protocol: Protocol) -> list[str]:
-    return [arm for arm in grid.on_arms if any(_gains(grid, protocol, arm))]
+    return [arm for arm in grid.on_arms if any(_steps(grid, protocol, arm))]
 
 
-def _gains(grid: Grid, protocol: Protocol, arm: str) -> list[GainFigures]:
-    """The arm's gains over off, content by content, streams rising, with the interval that decided where it is its."""
+def _steps(grid: Grid, protocol: Protocol, arm: str) -> list[Step]:
+    """The arm's gains over off, content by content, streams rising, each with the interval that decided it."""
     decided = {(found.tag, found.protocol, found.concurrency): found for found in grid.figures.decisions}
     rows = (grid.gains_row(tag, protocol, arm) for tag in grid.tags_of(protocol))
     gains = [gain for row in rows for gain in row if known(gain.speculation_gain.value)]
-    return [step_of(gain, decided.get((gain.tag, protocol.name, gain.concurrency))).gain for gain in gains]
+    return [step_of(gain, decided.get((gain.tag, protocol.name, gain.concurrency))) for gain in gains]
 
 
 # -- verdicts ---------------------------------------------------------------------------------------------------------
@@ -76,9 +76,8 @@ def _gains(grid: Grid, protocol: Protocol, arm: str) -> list[GainFigures]:
 
 def verdict(grid: Grid, protocol: Protocol, arm: str, engine: Engine) -> DraftVerdict:
     """What the arm is good for under this protocol."""
-    gains = _gains(grid, protocol, arm)
     bound = bounds_of(grid).get(arm)
-    words = _BOUNDS[bound] if bound is not None else _words(gains)
+    words = _BOUNDS[bound] if bound is not None else _words(_steps(grid, protocol, arm))
     target = [f"target {engine.model}"] if engine.model else []
     context = SEPARATOR.join([protocol.words, engine.words, *target, f"worth having from {1 + MARGIN:g}×"])
     return DraftVerdict(arm, one_line(grid.methods[arm]), words, context)
@@ -93,27 +92,28 @@ _BOUNDS = {
 }
 
 
-def _words(gains: Sequence[GainFigures]) -> str:
+def _words(steps: Sequence[Step]) -> str:
     """The verdict of a candidate, first looks said to be no decision."""
-    parts = "; ".join(_parts(gains))
-    if not any(map(is_first_look, gains)):
+    parts = "; ".join(_parts(steps))
+    if not any(step.first_look for step in steps):
         return parts
     return f"first look, no decision (one launch per arm; blocks: {PUBLISHABLE_BLOCKS} would show more): {parts}"
 
 
-def _parts(gains: Sequence[GainFigures]) -> Iterator[str]:
+def _parts(steps: Sequence[Step]) -> Iterator[str]:
     """Use it for, helps nothing, not for, undecided, no fit figure: as far as each is so."""
+    gains = [step.gain for step in steps]
     by_action = {name: [gain for gain in gains if action(gain) is name] for name in Action}
     on, off, open_, unfit = (by_action[name] for name in (Action.ON, Action.OFF, Action.UNDECIDED, Action.UNFIT))
     if on:
-        use = "would be used for" if any(map(is_first_look, gains)) else "use it for"
+        use = "would be used for" if any(step.first_look for step in steps) else "use it for"
         yield f"{use} {_places(on, gains, up_to=True)}"
     if off and not on and not open_:
         yield f"helps nothing, at best {_best(off)}"
     elif off:
         yield f"not for {_places(off, gains)}"
     if open_:
-        yield f"undecided for {_places(open_, gains)}: {_needed(open_)}"
+        yield f"undecided for {_places(open_, gains)}: {_needed([step for step in steps if step.gain in open_])}"
     if unfit:
         yield f"no fit figure for {_places(unfit, gains)}: read the gates"
 
@@ -143,11 +143,12 @@ def _best(gains: Sequence[GainFigures]) -> str:
     return f"{times(best.speculation_gain)} {_place(best)}"
 
 
-def _needed(undecided: Sequence[GainFigures]) -> str:
+def _needed(undecided: Sequence[Step]) -> str:
     """What would decide the one that is nearest to a decision."""
-    nearest = max(undecided, key=_clearness)
-    rests_on = Basis(nearest.num_blocks, nearest.num_prompts, nearest.prompts_reach)
-    asked = needs(nearest.speculation_gain, 1 + MARGIN, rests_on)
+    step = max(undecided, key=lambda step: _clearness(step.gain))
+    nearest = step.gain
+    rests_on = Variation(nearest.num_blocks, nearest.num_prompts, nearest.launch_variance, nearest.prompt_variance)
+    asked = needs(nearest.speculation_gain, 1 + MARGIN, rests_on, step.confidence)
     of_several = "nearest to a decision is " if len(undecided) > 1 else ""
     return f"{of_several}{times(nearest.speculation_gain)} {_place(nearest)}, and to decide it: {asked}"
 

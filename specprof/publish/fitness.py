@@ -262,7 +262,7 @@ def _without_interval(value: Any, low: Any, high: Any) -> Iterator[Objection]:
     if not told or not low <= value <= high:
         yield Objection(
             "no interval",
-            "one measurement, or an interval that does not hold its value",
+            "one prompt, or an interval that does not hold its value",
             "Measure more prompts or more blocks: 32 prompts a tag and blocks: 4 make a number fit to be published.",
         )
 

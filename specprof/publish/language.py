@@ -55,7 +55,8 @@ def say_clauses(text: str) -> Markup:
 
 def chinese(text: str, kind: str = TEXT, **values: object) -> str | None:
     """The Chinese of a text, with `values` in its places; None where it has no entry. Not escaped."""
-    entry, filled = catalogue()[kind].get(text), _plain(values)
+    entries, filled = catalogue()[kind], _plain(values)
+    entry = entries.get(text) or entries.get(f"{text[:1].lower()}{text[1:]}")  # at a sentence's beginning
     if entry is None:
         entry, filled = _matching(text, kind)
     if entry is None or not filled:

@@ -165,8 +165,8 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "num_speculative_tokens": candidate.num_speculative_tokens,
         "throughput_tok_s": _figure(candidate.throughput_tok_s),
         "gain": _figure(candidate.gain),
-        "blocks": candidate.num_blocks,
-        "prompts": candidate.num_prompts,
+        "blocks": candidate.rests_on.num_blocks,
+        "prompts": candidate.rests_on.num_prompts,
         "gates": [f"{gate_code(gate)} {gate.name}" for gate in candidate.gates],
     }
 

@@ -130,7 +130,7 @@ def _doubt(point: FrontierPoint, target_s: float) -> str:
     if not point.valid:
         return f"N={point.concurrency} is undecided: a gate forbids its figures"
     if low is None or high is None:
-        return f"N={point.concurrency} is undecided: too few requests for an interval ({tpot_figure(point.tpot_s)})"
+        return f"N={point.concurrency} is undecided: too few prompts for an interval ({tpot_figure(point.tpot_s)})"
     if point.keeping is Keeping.UNDECIDED and low <= target_s < high:
         return f"N={point.concurrency} is undecided: the target lies inside {tpot_figure(point.tpot_s)}"
     if point.keeping is Keeping.UNDECIDED:

@@ -74,6 +74,7 @@ def _by_outcome(items: Sequence[Advice], *, first_look: bool) -> str:
         ("on", "would pay for {}" if first_look else "pays for {}"),
         ("off", "would not pay for {}" if first_look else "does not pay for {}"),
         ("undecided", "is undecided for {}"),
+        ("level", "is not told apart from a faster arm for {}"),
         ("slower", "is slower than another arm for {}"),
         ("repeat", "has one prompt and so no interval for {}"),
         ("unfit", "has no valid figure for {}"),

@@ -36,7 +36,7 @@ SURE, BEYOND = Figure(0.040, 0.038, 0.043), Figure(0.080, 0.075, 0.086)
         (Figure(0.058, 0.055, 0.0601), Keeping.UNDECIDED),
         (Figure(0.062, 0.060, 0.064), Keeping.UNDECIDED),  # its lower end is on the target, not beyond it
         (Figure(0.062, 0.0601, 0.064), Keeping.MISSES),
-        (Figure(0.030, None, None), Keeping.UNDECIDED),  # half the target, but from too few requests for an interval
+        (Figure(0.030, None, None), Keeping.UNDECIDED),  # half the target, but from too few prompts for an interval
     ],
 )
 def test_the_interval_decides(tpot: Figure, said: Keeping) -> None:

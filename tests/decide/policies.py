@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import log
 from typing import Any
 
-from specprof.analyse.evidence import Evidence
+from specprof.analyse.evidence import Evidence, Variation
 from specprof.analyse.results import Figure, GateFinding, Severity, StudyFigures
+from specprof.analyse.stats import t_quantile
 from specprof.analyse.study import analyse
 from specprof.columns import CellData
 from specprof.decide.policy import Candidate, Choice, choose
@@ -28,6 +30,11 @@ def ngram(k: int) -> dict[str, Any]:
 ARMS: Mapping[str, Mapping[str, Any]] = {"k2": ngram(2), "k4": ngram(4)}
 
 
+def launch_variance(low: float, high: float, blocks: int) -> float:
+    """What launches must have brought to a logarithm whose interval this is, if prompts are alike."""
+    return (log(high / low) / 2 / t_quantile(blocks - 1)) ** 2 if blocks > 1 else 0.0
+
+
 def candidate(
     low: float, high: float, *, arm: str = "k4", speed: float = 100.0, blocks: int = 4, gates: Sequence[Any] = ()
 ) -> Candidate:
@@ -38,8 +45,7 @@ def candidate(
         num_speculative_tokens=int(arm[1:]),
         throughput_tok_s=Figure(speed),
         gain=Figure((low + high) / 2, low, high),
-        num_blocks=blocks,
-        num_prompts=32,
+        rests_on=Variation(blocks, 32, launch_variance(low, high, blocks)),
         gates=tuple(gates),
     )
 

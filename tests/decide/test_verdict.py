@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from math import exp, hypot, log
+from math import exp, log
 
 import pytest
 
-from specprof.analyse.evidence import Basis, Evidence
+from specprof.analyse.evidence import Evidence, Variation
 from specprof.analyse.results import Figure, Outcome
 from specprof.analyse.study import analyse
 from specprof.decide.looks import enough, settled
@@ -33,56 +33,68 @@ def test_an_interval_decides_only_when_it_is_wholly_on_one_side(low, high, outco
     assert Outcome.of(Figure(3.1, low, high), 3.0) is Outcome(outcome)
 
 
-def test_undecided_says_how_many_blocks_would_settle_it():
-    """±10% over 4 blocks, 5% from the line: the interval must halve, which takes four times the blocks."""
-    ratio = Figure(3 * exp(0.05), 3 * exp(-0.05), 3 * exp(0.15))
-    assert "about blocks: 16 (now 4)" in needs(ratio, 3.0, Basis(4))
-
-
-def around(distance, reach, threshold=3.0):
-    """A ratio whose logarithm lies so far above the threshold's, known to ± reach."""
+def around(distance, threshold=3.0, reach=0.2):
+    """A ratio whose logarithm lies so far above the threshold's."""
     return Figure(*(threshold * exp(distance + of) for of in (0.0, -reach, reach)))
 
 
-def test_blocks_shrink_only_what_launches_add():
-    """±0.10 of which prompts alone make ±0.06, so launches make ±0.08 over 4 blocks. The line is 0.08 away, of which
-    prompts leave sqrt(0.08² - 0.06²): 4 · 0.0064 / 0.0028 = 9.1 blocks.
+def test_undecided_says_how_many_blocks_would_settle_it():
+    """Blocks whose logarithms scatter by 0.1, prompts that are alike: t(n-1) · 0.1 / sqrt(n) is 0.051 for 17 blocks and
+    0.049 for 18 (t = 2.120 and 2.110).
     """
-    assert "about blocks: 10 (now 4)," in needs(around(0.08, 0.10), 3.0, Basis(4, 16, 0.06))
+    assert "about blocks: 18 (now 4)," in needs(around(0.05), 3.0, Variation(4, 16, 0.1**2 / 4))
+
+
+def test_a_stricter_interval_takes_more_blocks():
+    """At 99% t · 0.1 / sqrt(n) is 0.0503 for 30 blocks (t = 2.756) and 0.0494 for 31 (2.750)."""
+    assert "about blocks: 31 (now 4)," in needs(around(0.05), 3.0, Variation(4, 16, 0.1**2 / 4), 0.99)
 
 
 def test_where_prompts_alone_reach_the_line_no_number_of_blocks_is_promised():
-    """Prompts make ±0.08 and launches ±0.01 over 4 blocks; the line is 0.04 away. Launches leave 0.04² - 0.01²:
-    16 · 0.0064 / 0.0015 = 68.3 prompts.
+    """Prompts whose means scatter by 0.2: t(n-1) · 0.2 / sqrt(n) is 0.107 for 16 of them, however often they are sent.
+    0.04 takes 99 (t = 1.984: 0.0399), not 98 (1.985: 0.0401).
     """
-    told = needs(around(0.04, hypot(0.08, 0.01)), 3.0, Basis(4, 16, 0.08))
+    told = needs(around(0.04), 3.0, Variation(4, 16, 0.0, 0.2**2 / 16))
     assert told == (
-        "about prompts: 69 (now 16), since blocks send the same ones again, if the estimate stays where it is"
+        "about prompts: 99 (now 16), since blocks send the same ones again, if the estimate stays where it is"
     )
 
 
 def test_where_launches_reach_the_line_as_well_both_are_asked_for():
-    """±0.08 each, the line 0.05 away: each may keep half of 0.05², so 0.0064 / 0.00125 = 5.12 times as many of both."""
-    told = needs(around(0.05, hypot(0.08, 0.08)), 3.0, Basis(4, 16, 0.08))
-    assert told == "about prompts: 82 (now 16) and blocks: 21 (now 4), if the estimate stays where it is"
+    """Standard errors of 0.03 each, the line 0.05 away: either alone makes ±0.06 or more. Of both k times as many make
+    t · sqrt(2 · 0.03² / k): 0.064 for k = 2 (t = 2.1), 0.050 for 3 (2.04), 0.043 for 4 (2.01).
+    """
+    told = needs(around(0.05), 3.0, Variation(4, 16, 0.03**2, 0.03**2))
+    assert told == "about prompts: 48 (now 16) and blocks: 12 (now 4), if the estimate stays where it is"
+
+
+def test_more_launches_help_where_two_prompts_say_how_prompts_vary():
+    """t(1) is 12.7, but launches that are known better bring it down while they are most of what varies."""
+    assert needs(around(0.11), 3.0, Variation(4, 2, 0.03**2, 0.01**2)).startswith("about blocks: ")
+
+
+@pytest.mark.parametrize("distance", [1e-4, 1e-12])
+def test_nobody_is_told_to_measure_for_ever(distance):
+    told = needs(around(distance), 3.0, Variation(4, 16, 0.05**2, 0.05**2))
+    assert told == "more than 100 blocks of 1000 prompts: the estimate is all but the threshold"
 
 
 def test_one_prompt_cannot_show_how_prompts_vary():
-    assert needs(Figure(3.1), 3.0, Basis(4, 1, None)) == (
+    assert needs(Figure(3.1), 3.0, Variation(4, 1, 0.0, None)) == (
         "more prompts: at least 2, since 1 cannot show how prompts vary"
     )
 
 
 def test_one_block_cannot_show_how_launches_vary():
-    assert needs(Figure(3.1, 2.9, 3.3), 3.0, Basis(1)).startswith("blocks: 4")
+    assert needs(Figure(3.1, 2.9, 3.3), 3.0, Variation(1)).startswith("blocks: 4")
 
 
 def test_cells_that_were_not_measured_are_what_is_needed():
-    assert needs(Figure(None), 3.0, Basis(0)) == "the cells it compares have not been measured"
+    assert needs(Figure(None), 3.0, Variation(0)) == "the cells it compares have not been measured"
 
 
 def test_an_estimate_on_the_line_is_never_settled():
-    assert needs(Figure(3.0, 2.9, 3.1), 3.0, Basis(4)).startswith("nothing will")
+    assert needs(Figure(3.0, 2.9, 3.1), 3.0, Variation(4)).startswith("nothing will")
 
 
 def study(**changes):
@@ -231,8 +243,8 @@ def gains_of_prompts(blocks, num_prompts):
 
 def test_the_number_of_prompts_that_is_asked_for_decides():
     """16 prompts know their mean to t₁₅ · 0.155 / 4 = ±0.083. All tokens over all seconds gain ln(1.10) less ln cosh
-    0.15 = 0.011, so ln 1.04 is 0.045 away, and 16 · (0.083 / 0.045)² = 54 prompts are asked for. As many of the same
-    kind put the line outside: 56 of them know their mean to 2.004 · 0.151 / 7.48 = ±0.041.
+    0.15 = 0.011, so ln 1.04 is 0.0449 away, which 49 prompts of that scatter reach: t₄₈ · 0.155 / 7 = 0.0445. More than
+    as many of the same kind put the line outside: 56 of them know their mean to 2.004 · 0.151 / 7.48 = ±0.041.
     """
     spec = study(arm="on", numerator={"concurrency": 1}, denominator={"concurrency": 1, "arm": "off"}, at_least=1.04)
 
@@ -242,7 +254,7 @@ def test_the_number_of_prompts_that_is_asked_for_decides():
 
     few = judged(4, 16)
     asked = re.match(r"about prompts: (\d+) \(now 16\)", few.needs)
-    assert (few.outcome, asked and int(asked[1])) == (Outcome.UNDECIDED, pytest.approx(54, abs=1))
+    assert (few.outcome, asked and int(asked[1])) == (Outcome.UNDECIDED, pytest.approx(49, abs=1))
     assert judged(12, 16).outcome is Outcome.UNDECIDED, "more blocks"
     assert judged(4, 56).outcome is Outcome.PASS, "more prompts"
 

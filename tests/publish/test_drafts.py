@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specprof.analyse.results import DecisionFigures, Figure, StudyFigures
+from specprof.analyse.results import DecisionFigures, Figure, StudyFigures, TriedArm
 from specprof.publish.context import engine_of
 from specprof.publish.drafts import Profile, profiles
 from specprof.publish.grid import Grid
@@ -72,10 +72,11 @@ def test_a_sure_gain_that_is_not_worth_having_helps_nothing() -> None:
 
 
 def test_undecided_says_what_would_decide_it() -> None:
-    # ln(1.10 / 1.03) = 0.0657; half the interval is ln(1.22 / 0.99) / 2 = 0.1044; (0.1044 / 0.0657) ** 2 * 4 = 10.1
+    # ln(1.10 / 1.03) = 0.0657; half the interval is ln(1.22 / 0.99) / 2 = 0.1044 = t3 · s / 2, so s = 0.0656;
+    # t · s / sqrt(n) is 0.0689 for 6 blocks (t = 2.571) and 0.0607 for 7 (2.447)
     assert words({"code": {1: OPEN}}) == (
         "undecided for code: 1.10× [0.99, 1.22] for code at N=1, "
-        "and to decide it: about blocks: 11 (now 4), if the estimate stays where it is"
+        "and to decide it: about blocks: 7 (now 4), if the estimate stays where it is"
     )
 
 
@@ -92,7 +93,9 @@ def test_the_interval_that_holds_for_all_arms_together_decides_where_the_policy_
     figures = planted(
         {"draft": {"code": {1: (1.10, 1.04, 1.16)}}, **REST}, {"draft": drafting("small"), "other": dict(NGRAM)}
     )
-    wider = DecisionFigures("code", "forced", 1, "undecided", "draft", "", Figure(1.10, 1.02, 1.19), False, "")
+    gain = Figure(1.10, 1.02, 1.19)
+    tried = (TriedArm("draft", gain, fit=True, tied=False),)
+    wider = DecisionFigures("code", "forced", 1, "undecided", "draft", "", gain, False, "", 0.975, tried)
     (alone,), (together,) = (
         profiles(Grid(of), engine_of(of.environment)) for of in (figures, replace(figures, decisions=(wider,)))
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specprof.analyse.results import CellFigures
+from specprof.publish.advice import step_of
 from specprof.publish.decisions import Action, action, candidates, is_first_look
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known
@@ -71,21 +72,24 @@ def families(grid: Grid) -> tuple[Lengths, ...]:
 
 
 def best_length(grid: Grid, protocol: Protocol, tag: str, concurrency: int, lengths: Lengths) -> BestLength | None:
-    """K* by the plain rule: the fastest length that is on, 0 if all are off, else the fastest, undecided.
+    """K*: the fastest length that is on, 0 if all are off, else the fastest, undecided; each by the policy's interval.
 
     None where no length has a gain that is fit.
     """
-    found = {length: grid.gain(tag, protocol.name, arm, concurrency) for length, arm in lengths.arms.items() if length}
-    fit = {length: gain for length, gain in found.items() if gain is not None and action(gain) is not Action.UNFIT}
+    place = (tag, protocol.name, concurrency)
+    decided = next((d for d in grid.figures.decisions if (d.tag, d.protocol, d.concurrency) == place), None)
+    told = {length: grid.gain(tag, protocol.name, arm, concurrency) for length, arm in lengths.arms.items() if length}
+    found = {length: step_of(gain, decided).gain for length, gain in told.items() if gain is not None}
+    fit = {length: gain for length, gain in found.items() if action(gain) is not Action.UNFIT}
     speeds = {length: gain.throughput_on_tok_s.value or 0.0 for length, gain in fit.items()}
     if not fit:
         return None
-    decided = not any(is_first_look(gain) for gain in fit.values())
+    repeated = not any(is_first_look(gain) for gain in fit.values())
     on = [length for length, gain in fit.items() if action(gain) is Action.ON]
     if on:
-        return BestLength(max(on, key=speeds.__getitem__), decided)
+        return BestLength(max(on, key=speeds.__getitem__), repeated)
     if all(action(gain) is Action.OFF for gain in fit.values()):
-        return BestLength(0, decided)
+        return BestLength(0, repeated)
     speeds[0] = next(iter(fit.values())).throughput_off_tok_s.value or 0.0
     return BestLength(max(speeds, key=speeds.__getitem__), settled=False)
 

@@ -354,17 +354,6 @@ class DecisionFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """A text a model wrote, as the report shows it: untrusted, so whoever prints it escapes it."""
-
-    tag: str
-    prompt_id: str
-    arm: str
-    text: str
-    flagged: bool
-
-
-@dataclass(frozen=True, slots=True)
 class StudyFigures:
     """Everything a study has to say."""
 

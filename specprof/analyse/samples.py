@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from specprof.analyse.evidence import Evidence
 from specprof.analyse.frames import CellFrame
-from specprof.analyse.results import Sample
 from specprof.records import Role
 
 MAX_CHARS = 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A text a model wrote, as the report shows it: untrusted, so whoever prints it escapes it."""
+
+    tag: str
+    prompt_id: str
+    arm: str
+    text: str
+    flagged: bool
 
 
 def samples(evidence: Evidence) -> tuple[Sample, ...]:

@@ -10,8 +10,8 @@ from specprof.analyse.evidence import Evidence
 from specprof.analyse.frontier import frontiers
 from specprof.analyse.guided import guided_effects
 from specprof.analyse.quality import answer_quality, quality_notes
-from specprof.analyse.results import Sample, StudyFigures
-from specprof.analyse.samples import samples
+from specprof.analyse.results import StudyFigures
+from specprof.analyse.samples import Sample, samples
 from specprof.analyse.service import asked_by
 from specprof.analyse.study import analyse
 from specprof.decide.policy import decisions

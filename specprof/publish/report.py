@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specprof.analyse.results import Sample, StudyFigures
+from specprof.analyse.results import StudyFigures
+from specprof.analyse.samples import Sample
 from specprof.errors import InputError
 from specprof.publish import comparisons, drafts, sections, service_tables
 from specprof.publish.advice import Advice, advice

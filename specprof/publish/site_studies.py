@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specprof.analyse.results import Sample, StudyFigures
+from specprof.analyse.results import StudyFigures
+from specprof.analyse.samples import Sample
 from specprof.errors import InputError
 from specprof.publish.card import card
 from specprof.publish.card_reading import figures_of, read_card

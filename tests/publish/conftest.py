@@ -20,12 +20,12 @@ from specprof.analyse.results import (
     Outcome,
     Percentiles,
     PrefillFigures,
-    Sample,
     Severity,
     StudyFigures,
     VerdictFigures,
 )
 from specprof.analyse.sampled import SurpriseFigures
+from specprof.analyse.samples import Sample
 from specprof.publish.report import write_report
 
 TAGS = ("code", "json", "zh-散文")

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from specprof.analyse.results import Sample, StudyFigures
+from specprof.analyse.results import StudyFigures
+from specprof.analyse.samples import Sample
 from specprof.errors import InputError
 from specprof.publish.card import card
 from specprof.publish.site import publish

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -268,7 +269,99 @@ def test_a_study_of_which_nothing_was_measured_makes_way_for_the_one_it_was_chan
         Store.create(store.root, "study: demo\n", HASH)
 
 
+def test_the_same_study_begins_afresh_as_well_until_something_is_measured(store):
+    """Its server, its machine or its model's files may have been mended, which its hash does not know."""
+    number, launch = store.new_launch()
+    store.write_facts(number, EngineFacts("vllm", "vLLM", "1", "m", ""))
+    store.write_environment({"hostname": "another"})
+    again = Store.create(store.root, "study: demo\n", HASH)
+    assert (again.facts(), again.environment(), launch.exists()) == ({}, {}, False)
+    number, _ = again.new_launch()
+    again.write_facts(number, EngineFacts("vllm", "vLLM", "1", "m", ""))
+    again.seal(full_record())
+    assert list(Store.create(store.root, "study: demo\n", HASH).facts()) == [number]
+
+
+def sealed_elsewhere(store: Store, of_cells: bool) -> None:
+    """A sealed study whose cells, or whose one cell, lie on a disk that is not mounted just now."""
+    store.declare_verdicts({"batching": "d1"})
+    store.new_launch()
+    store.seal(full_record())
+    (folder,) = (store.root / "cells").iterdir()
+    place = folder.parent if of_cells else folder
+    shutil.rmtree(place)
+    place.symlink_to(store.root.parent / "unmounted" / place.name)
+
+
+@pytest.mark.parametrize("of_cells", [True, False])
+@pytest.mark.parametrize("study_hash", [HASH, "b" * 64])
+def test_cells_that_cannot_be_seen_just_now_are_not_taken_for_none(store, of_cells, study_hash):
+    sealed_elsewhere(store, of_cells)
+    before = {path: path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
+    acts = (
+        store.sealed_keys,
+        lambda: Store.create(store.root, "study: demo\nprompts: 32\n", study_hash),
+        lambda: store.declare_verdicts({"batching": "d2"}),
+    )
+    for act in acts:
+        with pytest.raises(StoreError, match=r"cells: cannot be looked at \(.*Mount its disk again or restore its"):
+            act()
+    assert {path: path.read_bytes() for path in store.root.rglob("*") if path.is_file()} == before
+    assert (store.root / "launches" / "0").is_dir()
+
+
+def test_cells_that_nobody_may_look_at_are_not_taken_for_none(store, monkeypatch):
+    """Tests may run as root, whom permissions do not stop."""
+    store.seal(full_record())
+
+    def refuses(path: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuses)
+    with pytest.raises(StoreError, match=r"cells: cannot be looked at \(.*Permission denied"):
+        Store.create(store.root, "study: demo\nprompts: 32\n", "b" * 64)
+
+
+def test_a_stray_file_among_the_cells_is_no_cell(store):
+    store.seal(full_record())
+    keys = store.sealed_keys()
+    (store.root / "cells" / ".DS_Store").touch()
+    assert store.sealed_keys() == keys != frozenset()
+
+
+@pytest.mark.parametrize("made", ["scores", "quality", "explained.json", "card.json"])
+def test_a_study_whose_cells_were_taken_away_does_not_make_way_for_another(store, made):
+    store.declare_verdicts({"batching": "d1"})
+    (store.root / made).touch()
+    with pytest.raises(StoreError, match="holds another study of this name"):
+        Store.create(store.root, "study: demo\nprompts: 32\n", "b" * 64)
+    with pytest.raises(StoreError, match="verdict 'batching' was declared before the measurement"):
+        store.declare_verdicts({"batching": "d2"})
+
+
+def test_a_study_that_cannot_be_forgotten_whole_is_not_begun_anew(store, monkeypatch):
+    store.new_launch()
+
+    def refuses(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module.shutil, "rmtree", lambda path, ignore_errors=False: ignore_errors or refuses(path))
+        with pytest.raises(StoreError, match=r"cannot be written \(Permission denied\)"):
+            Store.create(store.root, "study: demo\nprompts: 32\n", "b" * 64)
+    assert store.study_text == "study: demo\n"
+
+
+def test_launches_that_lie_elsewhere_are_forgotten_with_the_study_and_stay_there(store, tmp_path):
+    (tmp_path / "elsewhere" / "0").mkdir(parents=True)
+    (store.root / "launches").symlink_to(tmp_path / "elsewhere")
+    Store.create(store.root, "study: demo\nprompts: 32\n", "b" * 64)
+    assert not (store.root / "launches").is_symlink()
+    assert (tmp_path / "elsewhere" / "0").is_dir()
+
+
 def test_more_blocks_of_the_same_study_are_written_down(store):
+    store.seal(full_record())
     again = Store.create(store.root, "study: demo\nblocks: 8\n", HASH)
     again.keep_study("study: demo\nblocks: 8\n")
     assert store.study_text == "study: demo\nblocks: 8\n"

@@ -12,9 +12,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from specprof.errors import StoreError, reason
 from specprof.records import CellRecord, EngineFacts, TextMarks, TextScores
 from specprof.store import identity
 from specprof.store.cells import CELL, COUNTERS, REQUESTS, SEAL, cell_json, counters_json, read_cell, read_scores
+from specprof.store.explained import FILE as EXPLANATIONS
 from specprof.store.files import now, read_json, read_text, sha256, sync, sync_folder, write, write_json, writing
 from specprof.store.identity import Explain
 from specprof.store.kinds import require_facts, require_machine
@@ -37,6 +39,7 @@ from specprof.store.requests import RecentColumns
 __all__ = ["DeclaredVerdict", "Store", "now"]
 
 ENVIRONMENT, LAUNCHES, VERDICTS = "environment.json", "launches", "verdicts.json"
+_MADE_OF_CELLS = ("scores", "quality", EXPLANATIONS, "card.json")  # none of them is there before a cell is sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +61,15 @@ class Store:
     def create(cls, root: Path, study_text: str, study_hash: str, explain: Explain = lambda _: ()) -> Store:
         """Open the folder for measuring, making it if need be. Refuses a folder in which another study was measured.
 
-        A study of which no cell was sealed makes way: it was refused, or its engine did not start, and was mended.
+        Until a cell is sealed each start begins afresh: the study was refused, or its engine did not start, and it was
+        mended, or its engine was, which the study need not say.
         `explain`: what a study file as it was measured differs in; lines of the file where it finds nothing to say.
         """
         store = cls(root)
         with writing(root):
             if identity.is_written(root):
-                if store.sealed_keys() or identity.require_known_format(root) == study_hash:
+                identity.require_known_format(root)
+                if store._is_measured():
                     identity.require_same_study(root, study_text, study_hash, explain)
                     return store
                 store._forget_study()
@@ -83,10 +88,18 @@ class Store:
             yield cls.create(root, study_text, study_hash, explain)
 
     def _forget_study(self) -> None:
-        """Drop what a study that sealed nothing said of itself and of its engines."""
-        shutil.rmtree(self.root / LAUNCHES, ignore_errors=True)
+        """Drop what a study that sealed nothing said of itself and of its engines. OSError where something stays."""
+        launches = self.root / LAUNCHES
+        if launches.is_symlink():
+            launches.unlink()
+        with suppress(FileNotFoundError):
+            shutil.rmtree(launches)
         for name in (ENVIRONMENT, VERDICTS):
             (self.root / name).unlink(missing_ok=True)
+
+    def _is_measured(self) -> bool:
+        """Whether a cell is sealed, or was: what is made of sealed cells outlives a folder that was taken away."""
+        return bool(self.sealed_keys()) or any(os.path.lexists(self.root / name) for name in _MADE_OF_CELLS)
 
     @classmethod
     def existing(cls, root: Path) -> Store:
@@ -109,7 +122,7 @@ class Store:
 
         Once a cell is sealed, a verdict whose definition changed is refused, and a new one stays post hoc.
         """
-        post_hoc = bool(self.sealed_keys())
+        post_hoc = self._is_measured()
         declared = self.verdicts() if post_hoc else {}
         for name, digest in digests.items():
             if name in declared and declared[name].digest != digest:
@@ -138,8 +151,17 @@ class Store:
         return (self._cell(key) / SEAL).is_file()
 
     def sealed_keys(self) -> frozenset[str]:
-        """The keys of every cell that is measured for good."""
-        return frozenset(path.parent.name for path in (self.root / "cells").glob(f"*/{SEAL}"))
+        """The keys of every cell that is measured for good. StoreError where that cannot be seen."""
+        cells = self.root / "cells"
+        try:
+            return frozenset(folder.name for folder in cells.iterdir() if _is_there(folder / SEAL))
+        except OSError as problem:
+            if isinstance(problem, FileNotFoundError) and not cells.is_symlink() and not cells.exists():
+                return frozenset()
+            raise StoreError(
+                f"{cells}: cannot be looked at ({reason(problem)}), so nobody can tell what is measured. Mount its "
+                "disk again or restore its permissions, then give the same command again."
+            ) from None
 
     def seal(self, record: CellRecord) -> None:
         """Put a measured cell on disk for good."""
@@ -301,6 +323,17 @@ class Store:
             raise StoreError(
                 f"{path}: holds no marks ({reason(problem)}). Remove it to judge the cell again."
             ) from None
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a file is there. OSError where that cannot be seen, a link into a place that is away just now included."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink() or path.parent.is_symlink():
+            raise
+        return False
+    return True
 
 
 def _when(data: CellData) -> tuple[int, int, str]:

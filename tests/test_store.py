@@ -329,14 +329,20 @@ def test_a_stray_file_among_the_cells_is_no_cell(store):
     assert store.sealed_keys() == keys != frozenset()
 
 
-@pytest.mark.parametrize("made", ["scores", "quality", "explained.json", "card.json"])
+@pytest.mark.parametrize("made", ["scores", "quality", "explained.json", "card.json"])  # the card tells one cell
 def test_a_study_whose_cells_were_taken_away_does_not_make_way_for_another(store, made):
     store.declare_verdicts({"batching": "d1"})
-    (store.root / made).touch()
+    (store.root / made).write_text('{"cells": [{}]}')
     with pytest.raises(StoreError, match="holds another study of this name"):
         Store.create(store.root, "study: demo\nprompts: 32\n", "b" * 64)
     with pytest.raises(StoreError, match="verdict 'batching' was declared before the measurement"):
         store.declare_verdicts({"batching": "d2"})
+
+
+def test_a_report_on_nothing_is_no_measurement(store):
+    (store.root / "card.json").write_text('{"cells": []}')
+    Store.create(store.root, "study: demo\nprompts: 32\n", "b" * 64)
+    assert store.study_text == "study: demo\nprompts: 32\n"
 
 
 def test_a_study_that_cannot_be_forgotten_whole_is_not_begun_anew(store, monkeypatch):

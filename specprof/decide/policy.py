@@ -163,8 +163,8 @@ def protocol_named(study: Study, name: str | None) -> str:
     if not closed:
         raise InputError(
             f"{study.study}: no protocol of this study is a closed loop, and a policy needs one: the throughput of an "
-            "open loop is what was asked of it. Add one with a concurrency: of its own, in a study of another name, and "
-            "measure that."
+            "open loop is what was asked of it. Add one with a concurrency: of its own, in a study of another "
+            "name, and measure that."
         )
     if name is None:
         return next((known for known in closed if study.protocols[known].stop is Stop.FORCED), closed[0])

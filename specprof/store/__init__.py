@@ -39,7 +39,8 @@ from specprof.store.requests import RecentColumns
 __all__ = ["DeclaredVerdict", "Store", "now"]
 
 ENVIRONMENT, LAUNCHES, VERDICTS = "environment.json", "launches", "verdicts.json"
-_MADE_OF_CELLS = ("scores", "quality", EXPLANATIONS, "card.json")  # none of them is there before a cell is sealed
+CARD = "card.json"  # what a report keeps of the study, in its folder
+_MADE_OF_CELLS = ("scores", "quality", EXPLANATIONS)  # none of them is there before a cell is sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,11 @@ class Store:
 
     def _is_measured(self) -> bool:
         """Whether a cell is sealed, or was: what is made of sealed cells outlives a folder that was taken away."""
-        return bool(self.sealed_keys()) or any(os.path.lexists(self.root / name) for name in _MADE_OF_CELLS)
+        if self.sealed_keys() or any(os.path.lexists(self.root / name) for name in _MADE_OF_CELLS):
+            return True
+        card = self.root / CARD  # a study of which nothing is measured can be reported too, and its card has no cells
+        told = read_json(card) if os.path.lexists(card) else {"cells": []}
+        return not isinstance(told, dict) or told.get("cells") != []
 
     @classmethod
     def existing(cls, root: Path) -> Store:
@@ -326,7 +331,7 @@ class Store:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether a file is there. OSError where that cannot be seen, a link into a place that is away just now included."""
+    """Whether a file is there. OSError where that cannot be seen, as behind a link into a place that is away."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -153,3 +153,30 @@ def test_secrets_are_never_written_down() -> None:
     shown = command.redact({"HF_TOKEN": "hf_abc", "AWS_SECRET": "s", "OPENAI_API_KEY": "k", "DB_PASSWORD": "p", **kept})
     assert {name: shown.pop(name) for name in kept} == kept
     assert set(shown.values()) == {command.REDACTED}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OPENAI_API_KEY_2", "HF_TOKENS", "DB_PASSWORDS", "AWS_SECRET_ACCESS_KEY_PROD", "CREDENTIALS_JSON",
+        "SECRET_SALT", "HF_TOKEN_READ", "AWS_ACCESS_KEY_ID", "API_KEYS", "DB_PASS", "S3_SECRET_ACCESS_KEY", "APIKEY",
+        "GOOGLE_APPLICATION_CREDENTIALS", "SSH_PASSPHRASE", "MYSQL_PASSWD", "hf_token", "--api-key", "apiKey",
+        "clientSecretName", "aws_secret_access_key_prod", "db_password_2", "api_keys",
+    ],
+)  # fmt: skip
+def test_a_word_for_a_secret_withholds_wherever_it_stands_in_a_name(name: str) -> None:
+    assert command.redact({name: "hidden"}) == {name: command.REDACTED}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TOKENIZERS_PARALLELISM", "tokenizer", "max_tokens", "max_model_len", "num_speculative_tokens",
+        "max_num_batched_tokens", "prompt_token_ids", "stop_token_ids", "eos_token_id", "pass_config", "ssl_keyfile",
+        "cache_key_prefix", "keyboard", "bypass", "VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE", "VLLM_ENABLE_PREGRAD_PASSES",
+        "VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD", "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS",
+    ],
+)  # fmt: skip
+def test_a_count_of_tokens_and_what_else_sounds_like_a_secret_is_written_down(name: str) -> None:
+    """The variables of vLLM among them are those of its own `vllm/envs.py`, 0.32.0."""
+    assert command.redact({name: "shown"}) == {name: "shown"}

@@ -76,8 +76,21 @@ main()
     assert "interrupted" in told.stderr
 
 
-def test_an_interrupt_that_a_library_turns_into_an_error_of_its_own_ends_any_command_as_one(tmp_path: Path) -> None:
-    script = """
+@pytest.mark.parametrize(
+    ("error", "told_of"),
+    [
+        ('TypeError("a schema cannot be built")', False),
+        ('OSError(4, "Interrupted system call")', False),
+        ('OSError(13, "Permission denied", "a.so")', False),
+        ('type("SchemaError", (Exception,), {})("a schema cannot be built")', False),
+        ('ValueError("the cell\\nhas no name")', True),
+    ],
+)
+def test_an_interrupt_that_a_library_turns_into_an_error_of_its_own_ends_any_command_as_one(
+    error: str, told_of: bool
+) -> None:
+    """What no loading library raises may be a fault of ours in what tidies up: it is told, on one line."""
+    script = f"""
 import signal, sys
 from specprof.cli import main
 
@@ -87,7 +100,7 @@ class Translates:
             try:
                 signal.raise_signal(signal.SIGINT)
             except KeyboardInterrupt as interrupt:
-                raise TypeError("a schema cannot be built") from interrupt
+                raise {error} from interrupt
 
 sys.meta_path.insert(0, Translates())
 main()
@@ -95,3 +108,6 @@ main()
     command = [sys.executable, "-c", script, "plan", str(ROOT / "configs" / "demo.yaml")]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (told.returncode, "Traceback" in told.stderr, "interrupted" in told.stderr) == (130, False, True)
+    line = "specprof: while it was being interrupted: ValueError: the cell has no name\n"
+    assert told.stderr.startswith(line) == told_of
+    assert told.stderr.count("\n") == 1 + told_of

@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Annotated, NoReturn
 
-from specprof.errors import InputError, Interrupted, SpecprofError
+from specprof.errors import InputError, Interrupted, SpecprofError, reason
 
 try:
     import typer
@@ -32,6 +32,7 @@ _PLACE = (
     errno.EEXIST,
     errno.ELOOP,
 )  # one that was named and that the system does not let us have
+_OF_LOADING = (ImportError, AttributeError, TypeError, SystemError, OSError)  # and pydantic's SchemaError
 
 
 def main() -> NoReturn:
@@ -63,6 +64,8 @@ def _code_of_command() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return Interrupted.exit_code
     except OSError as problem:
+        if _hides_interrupt(problem):
+            return Interrupted.exit_code
         if problem.errno in _DISK:
             _complain(
                 f"{problem.filename or 'a file'}: cannot be written ({problem.strerror}). Sealed cells are safe; free "
@@ -83,11 +86,18 @@ def _code_of_command() -> int:
     return code or 0
 
 
-def _hides_interrupt(problem: BaseException | None) -> bool:
-    """Whether an interrupt was turned into this, as libraries do that are loading when it comes."""
-    while problem is not None and not isinstance(problem, KeyboardInterrupt):
-        problem = problem.__cause__ or problem.__context__
-    return problem is not None
+def _hides_interrupt(problem: Exception) -> bool:
+    """Whether an interrupt was turned into this, as libraries do that are loading when it comes.
+
+    What no loading library raises is told: it may be a fault in what tidies up.
+    """
+    cause: BaseException | None = problem
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    kind = type(problem).__name__
+    if cause is not None and not isinstance(problem, _OF_LOADING) and not kind.endswith("SchemaError"):
+        _complain(f"while it was being interrupted: {kind}: {reason(problem)}")
+    return cause is not None
 
 
 def _complain(problem: object) -> None:

@@ -63,27 +63,28 @@ def _code_of_command() -> int:
         return problem.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return Interrupted.exit_code
-    except OSError as problem:
-        if _hides_interrupt(problem):
-            return Interrupted.exit_code
-        if problem.errno in _DISK:
-            _complain(
-                f"{problem.filename or 'a file'}: cannot be written ({problem.strerror}). Sealed cells are safe; free "
-                "space, then run the same command again."
-            )
-        elif problem.errno in _PLACE and problem.filename is not None:
-            _complain(f"{problem.filename}: cannot be reached ({problem.strerror}). Name a file or folder that can.")
-        else:
-            raise
-        return InputError.exit_code
     except Exception as problem:
         if _hides_interrupt(problem):
             return Interrupted.exit_code
-        if not hasattr(problem, "format_message"):  # not one of the command-line parser's own
+        if (told := _told(problem)) is None:
             raise
-        _complain(problem.format_message())
+        _complain(told)
         return InputError.exit_code
     return code or 0
+
+
+def _told(problem: Exception) -> str | None:
+    """What to say of the system's refusals and of the command-line parser's own errors; None of any other."""
+    if not isinstance(problem, OSError):
+        return str(problem.format_message()) if hasattr(problem, "format_message") else None
+    if problem.errno in _DISK:
+        return (
+            f"{problem.filename or 'a file'}: cannot be written ({problem.strerror}). Sealed cells are safe; free "
+            "space, then run the same command again."
+        )
+    if problem.errno in _PLACE and problem.filename is not None:
+        return f"{problem.filename}: cannot be reached ({problem.strerror}). Name a file or folder that can."
+    return None
 
 
 def _hides_interrupt(problem: Exception) -> bool:

@@ -202,4 +202,4 @@ def order_variance(terms: Sequence[tuple[Loop, int]]) -> float:
 
 def _shared(terms: Sequence[tuple[Loop, int]]) -> tuple[str, ...]:
     """The prompts that every loop has."""
-    return tuple(sorted(name for name in terms[0][0].seconds if all(name in loop.seconds for loop, _ in terms)))
+    return tuple(sorted(set.intersection(*(set(loop.seconds) for loop, _ in terms))))

@@ -196,8 +196,7 @@ def test_a_run_measures_its_client_once_after_its_cells_and_a_plan_or_report_nev
     assert store.environment()["client_ceiling_chunks_per_s"] == 40_000
     assert store.environment()["cores"] >= 1
 
-    for cell in (results / "cells").iterdir():
-        (cell / "sealed.json").unlink()  # so that there is something to go on with
+    next((results / "cells").glob("*/sealed.json")).unlink()  # so that there is something to go on with
     measuring.run(config, tmp_path, report_after=False)
     reading.report(results, output="json")
     assert cells_before == [num_cells]

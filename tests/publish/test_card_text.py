@@ -81,7 +81,7 @@ def test_number_without_an_interval_is_not_in_the_table(small: StudyFigures) -> 
     once = tuple(replace(cell, throughput_tok_s=Figure(cell.throughput_tok_s.value)) for cell in small.cells)
     told = card_markdown(replace(small, cells=once))
     assert all(row[5] == "—" for row in table_rows(told)[1:])
-    assert "No interval: One measurement" in told
+    assert "No interval: One prompt" in told
 
 
 def test_study_without_a_number_says_so(small: StudyFigures) -> None:

@@ -163,28 +163,31 @@ class Variation:
         return stats.t_quantile(degrees, confidence) * error if error else 0.0
 
 
-def variation(terms: Sequence[tuple[Series | None, int]]) -> Variation:
-    """What `contrast` of the same terms rests on."""
-    known = [(series, weight) for series, weight in terms if series is not None]
-    if len(known) < len(terms):
-        return Variation(0)
-    per_block = np.array(_by_block([(series.log_throughputs(), weight) for series, weight in known]))
-    num_prompts = len(set.intersection(*(set(series.loop.seconds) for series, _ in known)))
-    if _cancels(known):
-        return Variation(len(per_block), num_prompts)
-    prompts, degrees = ordering.prompt_variance([(series.loop, weight) for series, weight in known])
-    launches, _ = stats.variance_of_mean(per_block)
-    return Variation(len(per_block), num_prompts, launches, prompts if degrees else None)
-
-
 def contrast(terms: Sequence[tuple[Series | None, int]], confidence: float = stats.CONFIDENCE) -> Figure:
     """exp of a weighted sum of ln X over cells, with launches (blocks) and prompts in its interval."""
+    return contrasted(terms, confidence)[0]
+
+
+def contrasted(
+    terms: Sequence[tuple[Series | None, int]], confidence: float = stats.CONFIDENCE
+) -> tuple[Figure, Variation]:
+    """The same, and what its interval rests on."""
     known = [(series, weight) for series, weight in terms if series is not None]
     if len(known) < len(terms):
-        return NOTHING
+        return NOTHING, Variation(0)
+    per_block = _by_block([(series.log_throughputs(), weight) for series, weight in known])
+    num_prompts = len(set.intersection(*(set(series.loop.seconds) for series, _ in known)))
     if _cancels(known):
-        return Figure(1.0, 1.0, 1.0)
-    return _interval(known, confidence)
+        return Figure(1.0, 1.0, 1.0), Variation(len(per_block), num_prompts)
+    loops = [(series.loop, weight) for series, weight in known]
+    prompts, degrees = ordering.prompt_variance(loops)
+    launches, _ = stats.variance_of_mean(np.array(per_block))
+    rests_on = Variation(len(per_block), num_prompts, launches, prompts if degrees else None)
+    if not per_block:
+        return NOTHING, rests_on
+    if len(per_block) == 1:
+        prompts += ordering.order_variance(loops) + sum(step_noise(series) * w**2 for series, w in known)
+    return stats.two_way(per_block, (prompts, degrees), confidence), rests_on
 
 
 def _cancels(terms: Sequence[tuple[Series, int]]) -> bool:
@@ -193,17 +196,6 @@ def _cancels(terms: Sequence[tuple[Series, int]]) -> bool:
     for series, weight in terms:
         weights[id(series)] += weight
     return not any(weights.values())
-
-
-def _interval(terms: Sequence[tuple[Series, int]], confidence: float) -> Figure:
-    per_block = _by_block([(series.log_throughputs(), weight) for series, weight in terms])
-    if not per_block:
-        return NOTHING
-    loops = [(series.loop, weight) for series, weight in terms]
-    prompts, degrees = ordering.prompt_variance(loops)
-    if len(per_block) == 1:
-        prompts += ordering.order_variance(loops) + sum(step_noise(series) * w**2 for series, w in terms)
-    return stats.two_way(per_block, (prompts, degrees), confidence)
 
 
 def _by_block(terms: Sequence[tuple[Mapping[int, float], int]]) -> list[float]:

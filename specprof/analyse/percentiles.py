@@ -19,11 +19,11 @@ from math import ceil, exp, hypot, inf, log, sqrt
 
 import numpy as np
 
-from specprof.analyse import distributions, stats
+from specprof.analyse import stats
 from specprof.analyse.evidence import Series
 from specprof.analyse.requests import Mask
 from specprof.analyse.results import NOTHING, Figure, Percentiles
-from specprof.analyse.stats import CONFIDENCE, Array
+from specprof.analyse.stats import Array
 from specprof.ragged import Indices
 
 SHARES = (0.50, 0.90, 0.95, 0.99)
@@ -131,11 +131,8 @@ class _Alike:
     def _ranks(self, share: float) -> tuple[int, int] | None:
         """Which values, counted from the smallest, bound a percentile; None where so few independent ones cannot."""
         n, size = self.worth, len(self.ordered)
-        if not n:
-            return None
-        low = distributions.binom_ppf((1 - CONFIDENCE) / 2, n, share)
-        high = distributions.binom_ppf(1 - (1 - CONFIDENCE) / 2, n, share) + 1
-        return None if low < 1 or high > n else ((low - 1) * size // n, -(-high * size // n) - 1)
+        found = stats.bounding_ranks(n, share) if n else None
+        return ((found[0] - 1) * size // n, -(-found[1] * size // n) - 1) if found else None
 
 
 def _worth(values: Array, ordered: Array, prompts: Indices) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specprof.analyse import gains, stats
-from specprof.analyse.evidence import Evidence, Key, contrast, key_of, variation
+from specprof.analyse.evidence import Evidence, Key, contrast, contrasted, key_of
 from specprof.analyse.results import CellFigures, Figure, GainFigures
 
 
@@ -31,7 +31,7 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
     x_on, x_off = on.throughput_tok_s.value or float("nan"), off.throughput_tok_s.value or float("nan")
     per_step_on = on.tokens_per_engine_step.value or float("nan")
     per_step_ratio = per_step_on / (off.tokens_per_engine_step.value or float("nan"))
-    rests_on = variation([(series["on", n], 1), (series["off", n], -1)])
+    gain, rests_on = contrasted([(series["on", n], 1), (series["off", n], -1)])
     interaction = between((("on", n), 1), (("on", 1), -1), (("off", n), -1), (("off", 1), 1))
     return GainFigures(
         tag=tag,
@@ -43,7 +43,7 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
         throughput_on_tok_s=on.throughput_tok_s,
         batching_gain=between((("on", n), 1), (("on", 1), -1)),
         batching_gain_off=between((("off", n), 1), (("off", 1), -1)),
-        speculation_gain=between((("on", n), 1), (("off", n), -1)),
+        speculation_gain=gain,
         interaction=interaction,
         step_time_ratio=stats.point(gains.step_time_ratio(per_step_ratio, x_off, x_on)),
         mediated_share=stats.point(gains.mediated_share(per_step_ratio, x_on / x_off)),

@@ -72,20 +72,17 @@ def median(values: Array) -> Figure:
 
 def percentile(values: Array, share: float) -> Figure:
     """A quantile with the distribution-free interval of its order statistics; None where n cannot bound it."""
-    return percentile_of_sorted(np.sort(values), share)
-
-
-def percentile_of_sorted(ordered: Array, share: float) -> Figure:
-    """The same of values in rising order."""
-    n = len(ordered)
-    if n == 0:
+    if not len(values):
         return Figure(None)
+    value, ranks = float(np.quantile(values, share)), bounding_ranks(len(values), share)
+    return Figure(value, *map(float, np.sort(values)[[rank - 1 for rank in ranks]])) if ranks else Figure(value)
+
+
+def bounding_ranks(n: int, share: float) -> tuple[int, int] | None:
+    """Which of n independent values, from 1 for the smallest, bound a quantile; None where n of them cannot."""
     low = distributions.binom_ppf((1 - CONFIDENCE) / 2, n, share)
     high = distributions.binom_ppf(1 - (1 - CONFIDENCE) / 2, n, share) + 1
-    value = float(np.quantile(ordered, share))
-    if low < 1 or high > n:
-        return Figure(value)
-    return Figure(value, float(ordered[low - 1]), float(ordered[high - 1]))
+    return None if low < 1 or high > n else (low, high)
 
 
 def two_way(per_block: Sequence[float], prompts: tuple[float, int], confidence: float = CONFIDENCE) -> Figure:
@@ -103,12 +100,6 @@ def two_way(per_block: Sequence[float], prompts: tuple[float, int], confidence: 
         return Figure(exp(estimate))
     error, degrees = pooled_error([variance_of_mean(blocks), prompts])
     return around_log(estimate, error, degrees, confidence)
-
-
-def reach(part: tuple[float, int], confidence: float = CONFIDENCE) -> float | None:
-    """Half the interval of a mean whose squared standard error and degrees of freedom these are; None of no degrees."""
-    variance, degrees = part
-    return t_quantile(degrees, confidence) * sqrt(variance) if degrees else None
 
 
 def variance_of_mean(values: Array) -> tuple[float, int]:

@@ -133,7 +133,7 @@ def _judge(study: Study, plan: Plan, store: Store, progress: Progress) -> None:
     if not waiting:
         return
     progress.say(f"{store.root}: judging the texts of {len(waiting)} cells.")
-    with progress.texts(sum(store.cell(cell.key).requests.num_rows for cell in waiting)) as on_text:
+    with progress.texts(sum(store.num_requests(cell.key) for cell in waiting)) as on_text:
         judge_study(study, plan, store, on_text)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import log
 
 from specprof.analyse import distributions
-from specprof.analyse.evidence import Evidence, variation
+from specprof.analyse.evidence import Evidence, contrasted
 from specprof.analyse.results import DecisionFigures, Figure, Outcome, StudyFigures
 from specprof.study.config import AUTO_LOOKS
 
@@ -55,7 +55,7 @@ def _left_to_prompts(load: DecisionFigures, evidence: Evidence, line: float) -> 
     on, off = (evidence.series.get((load.tag, load.protocol, arm, load.concurrency)) for arm in arms)
     if on is None or off is None or load.gain.value is None:
         return False
-    rests_on = variation([(on, 1), (off, -1)])
+    _, rests_on = contrasted([(on, 1), (off, -1)])
     distance = abs(log(load.gain.value / line))
     reaches = (of.reach(look_confidence(), blocks=AUTO_LOOKS[-1]) for of in (rests_on, replace(rests_on, launches=0.0)))
     return all(reach is None or distance < reach for reach in reaches)

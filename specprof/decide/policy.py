@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from specprof.analyse.evidence import Evidence, Variation, contrast, key_of, variation
+from specprof.analyse.evidence import Evidence, Variation, contrast, contrasted, key_of
 from specprof.analyse.gates.found import each_once
 from specprof.analyse.results import (
     CellFigures,
@@ -282,14 +282,14 @@ class _Row:
             series = self._series[arm]
             if series is None:
                 continue
-            terms = [(series, 1), (without, -1)]
+            gain, rests_on = contrasted([(series, 1), (without, -1)], each)
             yield Candidate(
                 arm=arm,
                 method=cell.method,
                 num_speculative_tokens=draft_length(series.cell.speculative_config),
                 throughput_tok_s=cell.throughput_tok_s,
-                gain=contrast(terms, each),
-                rests_on=variation(terms),
+                gain=gain,
+                rests_on=rests_on,
                 confidence=each,
                 gates=_gates(cell, self._off),
             )

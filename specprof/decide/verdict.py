@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from specprof.analyse import stats
-from specprof.analyse.evidence import Evidence, Key, Series, Variation, contrast, key_of, variation
+from specprof.analyse.evidence import Evidence, Key, Series, Variation, contrasted, key_of
 from specprof.analyse.results import CellFigures, Figure, Outcome, Severity, VerdictFigures
 from specprof.decide.looks import look_confidence
 from specprof.store import DeclaredVerdict
@@ -112,9 +112,8 @@ def _key(spec: VerdictSpec, selector: Selector) -> Key:
 
 def _ratio(spec: VerdictSpec, over: Series | None, under: Series | None, confidence: float) -> tuple[Figure, Variation]:
     """The ratio, and what its interval rests on."""
-    terms = [(over, 1), (under, -1)]
     if spec.metric == "throughput":
-        return contrast(terms, confidence), variation(terms)
+        return contrasted([(over, 1), (under, -1)], confidence)
     if over is None or under is None:
         return Figure(None), Variation(0)
     by_block = _gaps(over.log_by_block("decode_speed"), under.log_by_block("decode_speed"))

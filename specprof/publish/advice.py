@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from specprof.analyse.results import DecisionFigures, GainFigures, StudyFigures
+from specprof.analyse.results import GainFigures, StudyFigures
 from specprof.analyse.stats import CONFIDENCE
 from specprof.publish.decisions import Action, action, candidates, is_first_look
 from specprof.publish.grid import Grid, Protocol
@@ -91,9 +91,9 @@ class Step:
         return self.first_look and self.action in ("on", "off")
 
 
-def step_of(gain: GainFigures, decided: DecisionFigures | None) -> Step:
+def step_of(grid: Grid, gain: GainFigures) -> Step:
     """What to do with one arm at one load, given what the policy decided there."""
-    first_look = is_first_look(gain)
+    decided, first_look = grid.decision(gain.tag, gain.protocol, gain.concurrency), is_first_look(gain)
     tried = next((one for one in decided.tried if one.arm == gain.arm), None) if decided is not None else None
     if decided is None or tried is None:
         return Step(gain.concurrency, effect(gain), gain, first_look)
@@ -169,14 +169,14 @@ class Advice:
 def advice(figures: StudyFigures) -> tuple[Advice, ...]:
     """One answer per protocol, arm and tag, in that order; arms that are bounds (`decide.bounds`) are no advice."""
     grid = Grid(figures)
-    decided = {(found.tag, found.protocol, found.concurrency): found for found in figures.decisions}
-
-    def steps(tag: str, protocol: Protocol, arm: str) -> tuple[Step, ...]:
-        gains = grid.gains_row(tag, protocol, arm)
-        return tuple(step_of(gain, decided.get((tag, protocol.name, gain.concurrency))) for gain in gains)
-
     return tuple(
-        Advice(tag, protocol, arm, grid.methods[arm], steps(tag, protocol, arm))
+        Advice(
+            tag,
+            protocol,
+            arm,
+            grid.methods[arm],
+            tuple(step_of(grid, gain) for gain in grid.gains_row(tag, protocol, arm)),
+        )
         for protocol in grid.protocols
         for arm in candidates(grid)
         for tag in grid.tags_of(protocol)

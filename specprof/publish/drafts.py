@@ -65,10 +65,8 @@ def _compared(grid: Grid, protocol: Protocol) -> list[str]:
 
 def _steps(grid: Grid, protocol: Protocol, arm: str) -> list[Step]:
     """The arm's gains over off, content by content, streams rising, each with the interval that decided it."""
-    decided = {(found.tag, found.protocol, found.concurrency): found for found in grid.figures.decisions}
     rows = (grid.gains_row(tag, protocol, arm) for tag in grid.tags_of(protocol))
-    gains = [gain for row in rows for gain in row if known(gain.speculation_gain.value)]
-    return [step_of(gain, decided.get((gain.tag, protocol.name, gain.concurrency))) for gain in gains]
+    return [step_of(grid, gain) for row in rows for gain in row if known(gain.speculation_gain.value)]
 
 
 # -- verdicts ---------------------------------------------------------------------------------------------------------
@@ -102,28 +100,27 @@ def _words(steps: Sequence[Step]) -> str:
 
 def _parts(steps: Sequence[Step]) -> Iterator[str]:
     """Use it for, helps nothing, not for, undecided, no fit figure: as far as each is so."""
-    gains = [step.gain for step in steps]
-    by_action = {name: [gain for gain in gains if action(gain) is name] for name in Action}
+    by_action = {name: [step for step in steps if action(step.gain) is name] for name in Action}
     on, off, open_, unfit = (by_action[name] for name in (Action.ON, Action.OFF, Action.UNDECIDED, Action.UNFIT))
     if on:
         use = "would be used for" if any(step.first_look for step in steps) else "use it for"
-        yield f"{use} {_places(on, gains, up_to=True)}"
+        yield f"{use} {_places(on, steps, up_to=True)}"
     if off and not on and not open_:
         yield f"helps nothing, at best {_best(off)}"
     elif off:
-        yield f"not for {_places(off, gains)}"
+        yield f"not for {_places(off, steps)}"
     if open_:
-        yield f"undecided for {_places(open_, gains)}: {_needed([step for step in steps if step.gain in open_])}"
+        yield f"undecided for {_places(open_, steps)}: {_needed(open_)}"
     if unfit:
-        yield f"no fit figure for {_places(unfit, gains)}: read the gates"
+        yield f"no fit figure for {_places(unfit, steps)}: read the gates"
 
 
-def _places(chosen: Sequence[GainFigures], gains: Sequence[GainFigures], *, up_to: bool = False) -> str:
+def _places(chosen: Sequence[Step], steps: Sequence[Step], *, up_to: bool = False) -> str:
     """`code up to 4 streams and json`: where these are, a content alone where they are all there is of it."""
     told = []
-    for tag in dict.fromkeys(gain.tag for gain in chosen):
-        here = [gain.concurrency for gain in chosen if gain.tag == tag]
-        measured = [gain.concurrency for gain in gains if gain.tag == tag]
+    for tag in dict.fromkeys(step.gain.tag for step in chosen):
+        here = [step.concurrency for step in chosen if step.gain.tag == tag]
+        measured = [step.concurrency for step in steps if step.gain.tag == tag]
         told.append(one_line(tag) if here == measured and not up_to else f"{one_line(tag)} {_loads(here, measured)}")
     return listed(told)
 
@@ -138,8 +135,8 @@ def _loads(here: Sequence[int], measured: Sequence[int]) -> str:
     return f"at {listed(list(map(str, here)))} {plural}"
 
 
-def _best(gains: Sequence[GainFigures]) -> str:
-    best = max(gains, key=lambda gain: gain.speculation_gain.value or 0.0)
+def _best(steps: Sequence[Step]) -> str:
+    best = max((step.gain for step in steps), key=lambda gain: gain.speculation_gain.value or 0.0)
     return f"{times(best.speculation_gain)} {_place(best)}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol as Structure
 from typing import TypeVar
 
-from specprof.analyse.results import CellFigures, GainFigures, StudyFigures
+from specprof.analyse.results import CellFigures, DecisionFigures, GainFigures, StudyFigures
 from specprof.publish.numbers import one_line
 
 _Named = TypeVar("_Named", CellFigures, GainFigures)
@@ -63,6 +63,7 @@ class Grid:
         self.figures = figures
         self._cells = {(c.tag, c.protocol, c.arm, c.concurrency): c for c in figures.cells}
         self._gains = {(g.tag, g.protocol, g.arm, g.concurrency): g for g in figures.gains}
+        self._decisions = {(d.tag, d.protocol, d.concurrency): d for d in figures.decisions}
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -112,6 +113,10 @@ class Grid:
     def gain(self, tag: str, protocol: str, arm: str, concurrency: int) -> GainFigures | None:
         """The gains of one cell, None without a baseline."""
         return self._gains.get((tag, protocol, arm, concurrency))
+
+    def decision(self, tag: str, protocol: str, concurrency: int) -> DecisionFigures | None:
+        """What the policy decided for one content at one load, None where it did not."""
+        return self._decisions.get((tag, protocol, concurrency))
 
     def tags_of(self, protocol: Protocol) -> tuple[str, ...]:
         """The contents measured under a protocol."""

@@ -304,6 +304,16 @@ class Store:
         """One sealed cell."""
         return read_cell(self._cell(key), self._recent)
 
+    def num_requests(self, key: str) -> int:
+        """How many requests a sealed cell has, as the end of their file tells."""
+        path = self._cell(key) / REQUESTS
+        try:
+            return int(pq.read_metadata(path).num_rows)
+        except (OSError, pa.ArrowException) as problem:
+            raise StoreError(
+                f"{path}: cannot be read ({reason(problem)}). Remove the cell's folder to measure it again."
+            ) from None
+
     def scores(self) -> dict[str, pa.Table]:
         """The scored texts of every scored cell, by the cell's key."""
         return {path.stem: read_scores(path) for path in sorted((self.root / "scores").glob("[!.]*.parquet"))}
@@ -320,11 +330,11 @@ class Store:
             if not self.is_sealed(path.stem) or told["requests_sha256"] != self._hashes(path.stem)[REQUESTS]:
                 return None
             good, why = tuple(told["good"]), tuple(told["why"])
-            rows = pq.read_metadata(self._cell(path.stem) / REQUESTS).num_rows
+            rows = self.num_requests(path.stem)
             if not len(good) == len(why) == rows or not set(map(type, good)) <= {bool, type(None)}:
                 raise ValueError("not one mark for each request")
             return TextMarks(dict(told["checks"]), told["digest"], good, why)
-        except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as problem:
+        except (OSError, KeyError, TypeError, ValueError) as problem:
             raise StoreError(
                 f"{path}: holds no marks ({reason(problem)}). Remove it to judge the cell again."
             ) from None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats as distributions
 
 from specprof.analyse import stats
+from specprof.analyse.evidence import Variation
 from specprof.analyse.results import Figure
 from tests.factory import data
 
@@ -133,8 +134,8 @@ def test_one_prompt_has_no_interval_however_many_blocks_sent_it():
 
 
 def test_half_an_interval_is_as_wide_as_its_quantile():
-    assert stats.reach((0.01**2, 15)) == pytest.approx(2.1314 * 0.01, rel=1e-4)  # t_15
-    assert stats.reach((0.0, 0)) is None
+    assert Variation(4, 16, 0.0, 0.01**2).reach(0.95, blocks=10**6) == pytest.approx(2.1314 * 0.01, rel=1e-4)  # t_15
+    assert Variation(4, 1, 0.0, None).reach(0.95) is None
 
 
 def test_with_two_blocks_one_degree_of_freedom_keeps_the_interval_honest():

@@ -39,8 +39,8 @@ def around(distance, threshold=3.0, reach=0.2):
 
 
 def test_undecided_says_how_many_blocks_would_settle_it():
-    """Blocks whose logarithms scatter by 0.1, prompts that are alike: t(n-1) · 0.1 / sqrt(n) is 0.051 for 17 blocks and
-    0.049 for 18 (t = 2.120 and 2.110).
+    """Blocks whose logarithms scatter by 0.1, prompts that are alike: t(n-1) · 0.1 / sqrt(n) is 0.0514 for 17 blocks
+    and 0.0497 for 18 (t = 2.120 and 2.110).
     """
     assert "about blocks: 18 (now 4)," in needs(around(0.05), 3.0, Variation(4, 16, 0.1**2 / 4))
 
@@ -62,7 +62,7 @@ def test_where_prompts_alone_reach_the_line_no_number_of_blocks_is_promised():
 
 def test_where_launches_reach_the_line_as_well_both_are_asked_for():
     """Standard errors of 0.03 each, the line 0.05 away: either alone makes ±0.06 or more. Of both k times as many make
-    t · sqrt(2 · 0.03² / k): 0.064 for k = 2 (t = 2.1), 0.050 for 3 (2.04), 0.043 for 4 (2.01).
+    t · sqrt(2 · 0.03² / k): 0.062 for k = 2 (t = 2.07, Satterthwaite), 0.0497 for 3 (2.03).
     """
     told = needs(around(0.05), 3.0, Variation(4, 16, 0.03**2, 0.03**2))
     assert told == "about prompts: 48 (now 16) and blocks: 12 (now 4), if the estimate stays where it is"

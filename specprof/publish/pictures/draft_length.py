@@ -76,10 +76,8 @@ def best_length(grid: Grid, protocol: Protocol, tag: str, concurrency: int, leng
 
     None where no length has a gain that is fit.
     """
-    place = (tag, protocol.name, concurrency)
-    decided = next((d for d in grid.figures.decisions if (d.tag, d.protocol, d.concurrency) == place), None)
     told = {length: grid.gain(tag, protocol.name, arm, concurrency) for length, arm in lengths.arms.items() if length}
-    found = {length: step_of(gain, decided).gain for length, gain in told.items() if gain is not None}
+    found = {length: step_of(grid, gain).gain for length, gain in told.items() if gain is not None}
     fit = {length: gain for length, gain in found.items() if action(gain) is not Action.UNFIT}
     speeds = {length: gain.throughput_on_tok_s.value or 0.0 for length, gain in fit.items()}
     if not fit:

@@ -134,6 +134,7 @@ def _texts(suite: _Suite, order: NDArray[np.int64], rng: np.random.Generator) ->
         "phase": pa.array([Phase.MEASURED.value] * len(order)),
         "token_ids": _lists(Ragged(tokens.ravel(), np.arange(len(order) + 1) * TOKENS)),
         "text": suite.text.take(pa.array(order)),
+        "reasoning": pa.nulls(len(order), pa.string()),
         "prompt_tokens": suite.prompt_tokens[order],
         "cached_tokens": np.zeros(len(order), dtype=np.int32),
         "finish_reason": pa.array(["length"] * len(order)),

@@ -48,8 +48,10 @@ REQUEST_SCHEMA = pa.schema(
         ("num_accepted", pa.int32()),
         ("accepted_per_step", pa.list_(pa.int32())),
         ("drafted_per_step", pa.list_(pa.int32())),
+        ("reasoning", pa.string()),
     ]
 )
+LATER_COLUMNS = ("reasoning",)  # of text; a file from before there was one lacks it
 
 SCORE_SCHEMA = pa.schema(
     [

@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specprof import store as store_module
-from specprof.columns import cell_data, request_table, requests_of
+from specprof.columns import REQUEST_SCHEMA, cell_data, request_table, requests_of
 from specprof.errors import StoreError
 from specprof.records import (
     ClientLoad,
@@ -111,6 +113,7 @@ REQUESTS = st.builds(
     error=st.none() | TEXT,
     server=st.none() | st.builds(ServerTimes, SECONDS, st.none() | SECONDS, st.none() | SECONDS),
     speculation=st.none() | st.builds(Speculation, COUNT, COUNT, COUNT, COUNTS, COUNTS),
+    reasoning=st.none() | TEXT,
 )
 
 
@@ -118,6 +121,32 @@ REQUESTS = st.builds(
 @given(st.lists(REQUESTS, max_size=4))
 def test_requests_survive_the_way_to_columns_and_back(requests):
     assert list(requests_of(request_table(requests))) == requests
+
+
+@pytest.mark.parametrize("small_bytes", [0, requests_module.SMALL_BYTES])
+def test_a_file_from_before_there_was_a_column_is_read_without_it(store, monkeypatch, small_bytes):
+    monkeypatch.setattr(requests_module, "SMALL_BYTES", small_bytes)
+    record = full_record()
+    of_then = pa.schema([field for field in REQUEST_SCHEMA if field.name != "reasoning"])
+    with monkeypatch.context() as then:
+        then.setattr(store_module, "REQUEST_SCHEMA", of_then)
+        store.seal(record)
+    (read,) = store.cells()
+    assert pq.read_schema(folder_of(store, record) / "requests.parquet").names == of_then.names
+    assert read.requests.select(["text"])["text"].to_pylist() == [request.text for request in record.requests]
+    assert read.requests.select(["reasoning"])["reasoning"].to_pylist() == [None] * len(record.requests)
+    assert tuple(requests_of(read.requests)) == record.requests
+
+
+@pytest.mark.parametrize("small_bytes", [0, requests_module.SMALL_BYTES])
+def test_a_column_that_came_later_is_read_whatever_was_asked_before_it(store, monkeypatch, small_bytes):
+    monkeypatch.setattr(requests_module, "SMALL_BYTES", small_bytes)
+    cell = make_cell()
+    store.seal(make_record(cell, [replace(request, reasoning="hm") for request in make_requests(cell)]))
+    (read,) = store.cells()
+    for asked in (["text"], ["reasoning"]):
+        told = read.requests.select(asked)
+    assert set(told["reasoning"].to_pylist()) == {"hm"}
 
 
 # -- sealed is sealed -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from specprof.analyse.requests import COLUMNS, NS, Mask, Requests, numbers
+from specprof.analyse.requests import COLUMNS, NS, WRITTEN, Mask, Requests, numbers, written_text
 from specprof.analyse.stats import Array
 from specprof.columns import CellData, ragged
 from specprof.ragged import Indices, Ragged
@@ -105,8 +105,8 @@ class CellFrame:
         return ragged(self._read([column], self._shown)[column])
 
     def texts(self) -> pa.ChunkedArray:
-        """What each of `requests` wrote."""
-        return self._read(["text"], self._shown)["text"]
+        """What each of `requests` wrote, reasoning and answer."""
+        return written_text(self._read(WRITTEN, self._shown))
 
     @cached_property
     def _fates(self) -> _Fates:

@@ -23,8 +23,9 @@ NS = 1e9
 Mask = NDArray[np.bool_]
 Names = NDArray[np.object_]
 
+WRITTEN = ("reasoning", "text")
 COLUMNS = (
-    *("prompt_id", "stream", "prompt_tokens", "cached_tokens", "finish_reason", "text"),
+    *("prompt_id", "stream", "prompt_tokens", "cached_tokens", "finish_reason", *WRITTEN),
     *("scheduled_ns", "sent_ns", "done_ns", "chunk_ns", "chunk_tokens", "token_ids"),
     *("queue_s", "time_to_first_token_s", "generation_s", "num_steps", "num_drafted", "num_accepted"),
 )
@@ -110,7 +111,7 @@ class Requests:
             output_tokens=tokens,
             later_tokens=later,
             num_chunks=chunks,
-            chars=pc.utf8_length(table["text"]).to_numpy(zero_copy_only=False).astype(float),
+            chars=pc.utf8_length(written_text(table)).to_numpy(zero_copy_only=False).astype(float),
             sent=sent,
             first=first,
             last=last,
@@ -134,6 +135,14 @@ class Requests:
 def numbers(table: pa.Table, name: str) -> Array:
     """A column of numbers; NaN where there is none."""
     return np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=float)
+
+
+def written_text(table: pa.Table) -> pa.ChunkedArray:
+    """What the model wrote: the answer, and before it what the server tells apart as reasoning (`WRITTEN`)."""
+    reasoning, answer = (table[name] for name in WRITTEN)
+    if reasoning.null_count == table.num_rows:
+        return answer
+    return pc.binary_join_element_wise(pc.fill_null(reasoning, ""), answer, "")
 
 
 def names(table: pa.Table, name: str) -> Names:

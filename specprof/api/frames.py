@@ -111,7 +111,7 @@ _REQUEST: Mapping[str, tuple[str, str]] = {
     "server_ttft_s": ("time_to_first_token_s", "time to first token, as the server says, seconds"),
     "server_generation_s": ("generation_s", "first token to last, as the server says, seconds"),
     "finish_reason": ("finish_reason", "length or stop"),
-    "text": ("text", "what the model wrote: untrusted"),
+    "text": ("text", "what the model wrote, reasoning and answer: untrusted"),
 }
 _INSTANTS = ["sent_s", "first_s", "last_s", "done_s"]
 _COUNTS = ("prompt_tokens", "cached_tokens", "num_steps", "num_drafted", "num_accepted")  # whole, where all are told

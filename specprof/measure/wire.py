@@ -119,6 +119,7 @@ def decode(raw: RawStream, *, asked: int | None = None) -> Request:
         error=error,
         server=seen.server,
         speculation=seen.speculation,
+        reasoning="".join(seen.reasoning) or None,
     )
 
 
@@ -176,6 +177,7 @@ class _Seen:
         self.chunk_tokens: list[int] = []
         self.token_ids: list[int] = []
         self.text: list[str] = []
+        self.reasoning: list[str] = []
         self.prompt_tokens = 0
         self.completion_tokens: int | None = None
         self.timed_tokens: tuple[int, int] | None = None  # llama.cpp: read, written
@@ -222,10 +224,12 @@ class _Seen:
             self.token_ids.extend(ids)
         delta = choice.get("delta") or {}
         text = _text(choice.get("text") or delta.get("content") or "")
+        reasoning = _text(delta.get("reasoning_content") or delta.get("reasoning") or "")
         self.text.append(text)
+        self.reasoning.append(reasoning)
         self.finish_reason = _text(choice.get("finish_reason") or self.finish_reason or "") or None
         last_chance = self.finish_reason and not self.text_ns  # a single token may have no text of its own
-        if text or delta.get("reasoning_content") or delta.get("reasoning") or last_chance:
+        if text or reasoning or last_chance:
             self.text_ns.append(at_ns)
 
     def _take_usage(self, usage: dict[str, Any]) -> None:

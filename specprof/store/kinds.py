@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import PositiveFloat, TypeAdapter, ValidationError
 
-from specprof.columns import REQUEST_SCHEMA
+from specprof.columns import LATER_COLUMNS, REQUEST_SCHEMA
 from specprof.errors import shortened
 from specprof.records import Cell, ClientLoad, Counters, EngineFacts, HardwareReading
 
@@ -70,7 +70,7 @@ def require_kinds(told: Mapping[str, Any], requests: pa.Schema) -> None:
             _require_kind(name, kind, told[name])
     for field in REQUEST_SCHEMA:
         found = requests.field(field.name).type if field.name in requests.names else None
-        if found != field.type:
+        if found != field.type and not (found is None and field.name in LATER_COLUMNS):
             raise ValueError(f"requests.{field.name} is {'missing' if found is None else f'of type {found}'}")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from specprof.columns import LATER_COLUMNS
 from specprof.errors import StoreError, reason
 
 KEPT_BYTES = 256 * 2**20
@@ -68,12 +69,17 @@ class StoredRequests:
 
 
 def _read(path: Path, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    """These columns, and of a small file all: opening it again for the next one costs more."""
+    """These columns, and of a small file all: opening it again for the next one costs more.
+
+    A column that there was not yet when the file was written is empty.
+    """
     try:
         with pq.ParquetFile(path) as file:
             table = file.read(columns=list(names) if path.stat().st_size > SMALL_BYTES else None)
+            empty = pa.chunked_array([pa.nulls(file.metadata.num_rows, pa.string())])
+            lacking = dict.fromkeys(set(LATER_COLUMNS).difference(file.schema_arrow.names), empty)
     except (OSError, pa.ArrowException) as problem:
         raise StoreError(
             f"{path}: cannot be read any more ({reason(problem)}). Restore it, or remove the cell."
         ) from None
-    return dict(zip(table.column_names, table.columns, strict=True))
+    return {**lacking, **dict(zip(table.column_names, table.columns, strict=True))}

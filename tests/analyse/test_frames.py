@@ -160,6 +160,13 @@ def test_characters_per_second_do_not_depend_on_the_tokenizer():
     assert many.chars_per_s.value == pytest.approx(few.chars_per_s.value)
 
 
+def test_characters_of_reasoning_were_written_like_those_of_the_answer():
+    thought = make_request(text="so", reasoning="hm, 好 ")
+    frame = make_frame(requests=[thought, make_request("p1", text="yes")])
+    assert frame.requests.chars.tolist() == [6 + 2, 3]
+    assert frame.texts().to_pylist() == ["hm, 好 so", "yes"]
+
+
 def test_blocks_of_one_cell_are_one_series():
     evidence = Evidence([make_data(make_cell(block=block)) for block in range(3)])
     (series,) = evidence.series.values()

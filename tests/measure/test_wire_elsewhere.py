@@ -102,7 +102,8 @@ def test_a_single_token_without_a_text_of_its_own_came_with_the_last_event() -> 
 def test_reasoning_is_written_too() -> None:
     thought = {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]}
     request = decode(stream(thought, {"choices": [{"index": 0, "delta": {"content": "so"}}]}, usage(2)))
-    assert (request.chunk_ns, request.chunk_tokens, request.text) == ((1000, 1001), (1, 1), "so")
+    assert (request.chunk_ns, request.chunk_tokens) == ((1000, 1001), (1, 1))
+    assert (request.reasoning, request.text) == ("hm", "so")
 
 
 def test_ids_win_over_counts() -> None:

@@ -122,6 +122,20 @@ def test_what_is_refused_is_told_where_somebody_reads_still(results: Path) -> No
     assert told.stderr.startswith("specprof: ")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_our_signs_costs_no_report(encoding: str, results: Path) -> None:
+    (results / "report.html").unlink()
+    told = subprocess.run(
+        [sys.executable, "-m", "specprof.cli", "report", str(results)],
+        env={**BUFFERED, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert b"Report: " in told.stdout
+    assert (results / "report.html").is_file()
+
+
 def test_a_shell_may_close_both_streams(results: Path) -> None:
     (results / "report.html").unlink()
     closed = ["bash", "-c", '"$@" >&- 2>&-', "bash", sys.executable, "-m", "specprof.cli"]

@@ -12,12 +12,16 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from io import TextIOWrapper
 from typing import Any, TextIO, cast
 
 
 @contextmanager
 def outlasting_readers() -> Iterator[None]:
     """While the block lasts, all that is printed may lose its reader. A stream that was closed to us has none."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without our signs gets "?" for them, and its report
     with redirect_stdout(_outlet(sys.stdout)), redirect_stderr(_outlet(sys.stderr)):
         try:
             yield

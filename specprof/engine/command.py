@@ -86,7 +86,7 @@ def build(
 ) -> Command:
     """The command that serves `model` (resolved) on `port`; `scratch` takes the engine's sockets."""
     check_rehearsal(spec, engine)
-    argv = [sys.executable, "-m", _SERVERS[engine.device], "--model", model, "--host", HOST, "--port", str(port)]
+    argv = [sys.executable, "-P", "-m", _SERVERS[engine.device], "--model", model, "--host", HOST, "--port", str(port)]
     device_args = _cpu_args(spec) if engine.device == "cpu" else {}
     argv += flags({**_common_args(spec), **device_args, **spec.args_by_name})
     if speculative_config is not None:

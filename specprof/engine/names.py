@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from queue import Empty, SimpleQueue
@@ -9,6 +10,8 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+# What this machine lacks says nothing of a server: descriptors, ports, buffers.
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
 RESOLVE_S = 10.0  # a resolver that has not answered by then has lost its servers, or their answers
 
 Answer = tuple[int, int, int, str, tuple[Any, ...]]  # of getaddrinfo: family, kind, protocol, name, address
@@ -46,6 +49,21 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return found
     raise problem
+
+
+def takes_connections(host: str, port: int, timeout_s: float) -> bool:
+    """Whether a server takes connections, or is too busy to say so. Raises OSError where it refuses.
+
+    A name that is not resolved just now, and what this machine itself lacks, are no refusal.
+    """
+    try:
+        connect(host, port, timeout_s).close()
+    except (TimeoutError, socket.gaierror):
+        return True
+    except OSError as problem:
+        if problem.errno not in _OURS:
+            raise
+    return True
 
 
 def addresses(host: str, port: int, timeout_s: float = RESOLVE_S) -> list[Answer]:

@@ -88,11 +88,11 @@ def guarded(command: Command, log: Path, *, what: str, grace_s: float = GRACE_S)
     """Run `command` under a guard with its output in `log`; at the end of the block nothing of it runs any more."""
     with log.open("ab") as output:
         guard = subprocess.Popen(
-            [sys.executable, "-m", "specprof.engine.guard", str(grace_s), *command.argv],
+            [sys.executable, "-P", "-m", "specprof.engine.guard", str(grace_s), *command.argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
-            env={**command.unless_set, **os.environ, **command.env},
+            env={**command.unless_set, **_inherited(), **command.env},
             start_new_session=True,  # Ctrl-C in the terminal is for specprof alone
         )
     process = GuardedProcess(guard)
@@ -101,6 +101,11 @@ def guarded(command: Command, log: Path, *, what: str, grace_s: float = GRACE_S)
         yield process
     finally:
         process.stop(grace_s)
+
+
+def _inherited() -> dict[str, str]:
+    """What the engine gets of our environment: no key, which its one client on this machine would have to show it."""
+    return {name: value for name, value in os.environ.items() if name != "VLLM_API_KEY"}
 
 
 @contextmanager
@@ -148,3 +153,5 @@ def _lives(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+    except OSError:  # no descriptor is left to look with
+        return True

@@ -40,7 +40,7 @@ def look() -> Cluster:
     where = f"the cluster at {ADDRESS}={named} does not answer" if named else f"{ADDRESS} is not set and none runs here"
     try:
         told = subprocess.run(
-            [sys.executable, "-m", "specprof.engine.ray_cluster"],
+            [sys.executable, "-P", "-m", "specprof.engine.ray_cluster"],
             capture_output=True,
             check=True,
             timeout=PATIENCE_S,

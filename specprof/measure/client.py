@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,8 +40,9 @@ class Client(Protocol):
 @asynccontextmanager
 async def one_client(base_url: str, access: Access, work: Work) -> AsyncIterator[OneClient]:
     """This process as a client, its connections open for as long as the block lasts."""
-    async with _connected(base_url, access, work) as session:
-        yield OneClient(session, work)
+    with nullcontext() if work.arrivals is None else open_loop.many_sockets():
+        async with _connected(base_url, access, work) as session:
+            yield OneClient(session, work)
 
 
 class OneClient:

@@ -321,6 +321,8 @@ class Connection(asyncio.Protocol):
             if len(head) > MAX_LINE_BYTES:
                 raise BadAnswer("its head does not end")
             if not found:
+                if b"\n\n" in head:
+                    raise BadAnswer("the lines of its head end with LF alone, not with CR LF")
                 return False
             told = parse_head(head)
             if told.status >= 200:

@@ -68,8 +68,7 @@ async def open_loop(
     `time_scale`: seconds of the schedule that pass in one of ours (`measure.clock`). `others`, if this client is one of
     several: all begin at one instant, and the load is kept up until what they measure has ended as well.
     """
-    with _many_sockets():
-        return await _OpenLoop(session, path, orders, arrivals, on_done, time_scale, others).run()
+    return await _OpenLoop(session, path, orders, arrivals, on_done, time_scale, others).run()
 
 
 def _clocks() -> tuple[float, int]:
@@ -138,7 +137,8 @@ class _OpenLoop:
             async with asyncio.timeout_at(deadline_s):
                 await self._send(body, raw)
         except TimeoutError:
-            self._give_up(raw)
+            if not raw.done_ns:  # its answer may have ended in the turn of the loop in which its time was up
+                self._give_up(raw)
         except asyncio.CancelledError:
             if raw.sent_ns and not raw.done_ns:
                 raw.error, raw.done_ns = CANCELLED, _clock()
@@ -168,7 +168,7 @@ class _OpenLoop:
 
 
 @contextmanager
-def _many_sockets() -> Iterator[None]:
+def many_sockets() -> Iterator[None]:
     """As many open files as the system lets us have, while the block lasts; an engine started later inherits none."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     ceiling = MAX_SOCKETS if hard == resource.RLIM_INFINITY else min(hard, MAX_SOCKETS)

@@ -38,7 +38,7 @@ class ProcessHand:
     def __init__(self) -> None:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process, closed in `stop`
         self._process = Popen(
-            [sys.executable, "-m", "specprof.measure.worker"],
+            [sys.executable, "-P", "-m", "specprof.measure.worker"],
             stdin=PIPE,
             stdout=PIPE,
             stderr=self._said,
@@ -47,7 +47,7 @@ class ProcessHand:
         )
         self._numbers = count()
         self._waiting: dict[int, Future[Any]] = {}
-        self._lock = Lock()
+        self._lock, self._writing = Lock(), Lock()
         self._is_over = False
         self._listening = Thread(target=self._listen, name=f"worker {self._process.pid}", daemon=True)
         self._listening.start()
@@ -72,9 +72,19 @@ class ProcessHand:
         return await asyncio.wrap_future(answer)
 
     def stop(self) -> None:
-        """End the process: ask by closing its input, and where that does not help, kill it."""
-        with suppress(OSError):
+        """End the process: ask by closing its input, and where that does not help, kill it.
+
+        One that does not read what is just being written to it cannot be asked: closing would wait for that write.
+        """
+        if not self._writing.acquire(timeout=_PATIENCE_S):
+            self._process.kill()
+            self._writing.acquire()
+        try:
             self._input.close()
+        except OSError:
+            pass
+        finally:
+            self._writing.release()
         try:
             self._process.wait(_PATIENCE_S)
         except TimeoutExpired:
@@ -95,7 +105,7 @@ class ProcessHand:
         return self._process.stdout
 
     def _write(self, data: bytes) -> None:
-        with suppress(OSError):  # it is gone: `_listen` notices, and says so to whoever waits
+        with self._writing, suppress(OSError):  # it is gone: `_listen` notices, and says so to whoever waits
             self._input.write(data)
             self._input.flush()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -76,27 +78,39 @@ def _cluster(num_workers: int) -> Iterator[None]:
     """Connected to the cluster that the environment names, or to one of our own: quiet, and without a dashboard."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     address = os.environ.get(ADDRESS, "").strip()
+    of_our_own: dict[str, Any] = {
+        "address": "local",
+        "num_cpus": num_workers,
+        "num_gpus": 0,
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "_node_ip_address": "127.0.0.1",
+    }
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing of a study is told to anybody
     try:
-        if address:
-            ray.init(address=address, **quiet)
-        else:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing of a study is told to anybody
-            ray.init(
-                address="local",
-                num_cpus=num_workers,
-                num_gpus=0,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                _node_ip_address="127.0.0.1",
-                **quiet,
-            )
+        with _sigterm_kept():
+            ray.init(**({"address": address} if address else of_our_own), **quiet)
     except (ConnectionError, RuntimeError, ValueError, RayError) as problem:
         where = f"the cluster at {ADDRESS}={address}" if address else "a local cluster"
         raise ClientError(f"load.backend: ray: {where} is not to be had: {_first_line(problem)}") from None
     try:
         yield
     finally:
-        ray.shutdown()
+        with _sigterm_kept():
+            ray.shutdown()
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself as it connects, and would end a run by an exit of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, ours)
 
 
 def _first_line(problem: BaseException) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -120,12 +119,7 @@ class Session:
         self._all.discard(connection)
 
     async def _connect(self) -> Connection:
-        addresses = await self._resolved()
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                connection = await self._opened(addresses)
-        except TimeoutError:
-            raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
+        connection = await self._opened(await self._resolved())
         self._all.add(connection)
         return connection
 
@@ -144,18 +138,32 @@ class Session:
                 self._addresses = None
             raise
 
-    async def _opened(self, addresses: Sequence[names.Answer]) -> Connection:
-        """A connection to the first of the addresses that takes one. Raises what the last of them said."""
+    async def _opened(self, addresses: list[names.Answer]) -> Connection:
+        """A connection to the first of the addresses that takes one, which is tried first from then on.
+
+        `CONNECT_S` is for all of them together, shared evenly. Raises what the last of them said.
+        """
         problem: OSError = ConnectionError(f"the name {self._host!r} has no address")
-        for family, _, _, _, address in addresses:
+        for answer in tuple(addresses):
             try:
-                if self._tls is None:
-                    return await plain_connection(family, address, self._kernel, self._connection)
-                return await self._encrypted(self._tls, address)
+                async with asyncio.timeout(CONNECT_S / len(addresses)):
+                    connection = await self._open(answer)
+            except TimeoutError:
+                problem = ConnectionError(f"no connection within {CONNECT_S:g} s")
             except OSError as refused:
                 problem = refused
+            else:
+                addresses.remove(answer)
+                addresses.insert(0, answer)
+                return connection
         self._addresses = None  # by now the name may lead elsewhere
         raise problem
+
+    async def _open(self, answer: names.Answer) -> Connection:
+        family, _, _, _, address = answer
+        if self._tls is None:
+            return await plain_connection(family, address, self._kernel, self._connection)
+        return await self._encrypted(self._tls, address)
 
     async def _encrypted(self, tls: ssl.SSLContext, address: tuple[Any, ...]) -> Connection:
         loop = asyncio.get_running_loop()

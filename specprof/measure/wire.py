@@ -209,6 +209,8 @@ class _Seen:
         if self.completion_tokens is None and self.timed_tokens is not None:
             self.prompt_tokens, self.completion_tokens = self.timed_tokens
         if self.token_ids:
+            if self.completion_tokens is None and self.ended:
+                self.completion_tokens = len(self.token_ids)
             return
         if self.completion_tokens is None and self.ended and self.finish_reason == "length":
             self.completion_tokens = self.asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 import pytest
@@ -42,6 +43,31 @@ def test_numbers_need_no_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "RESOLVE_S", 0.0)
     ((family, kind, *_, address),) = names.addresses("127.0.0.1", 8000)
     assert (family, kind, address) == (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 8000))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        OSError(errno.EMFILE, "Too many open files"),
+        OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"),
+        socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+        TimeoutError("timed out"),
+    ],
+)
+def test_what_this_machine_lacks_is_no_refusal(problem: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> socket.socket:
+        raise problem
+
+    monkeypatch.setattr(names, "connect", fails)
+    assert names.takes_connections("server.example", 80, 1.0)
+
+
+def test_a_port_where_nobody_listens_refuses() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = listener.getsockname()
+        assert names.takes_connections(*place, 1.0)
+    with pytest.raises(ConnectionRefusedError):
+        names.takes_connections(*place, 1.0)
 
 
 def test_what_can_be_no_name_is_one_that_does_not_exist() -> None:

@@ -205,6 +205,23 @@ def test_what_takes_too_long_is_given_up_and_keeps_what_had_arrived() -> None:
     assert [found.since_start_s(request.done_ns)] == moments(0.45)
 
 
+def test_what_had_ended_when_its_time_was_up_has_ended() -> None:
+    """The client stands still while an answer comes in time, and reads it in the turn in which its time is up."""
+
+    class Whole:
+        async def post(self, path: str, body: bytes, raw: RawStream) -> None:
+            raw.sent_ns = time.monotonic_ns()
+            await asyncio.sleep(0.05)
+            time.sleep(0.3)  # noqa: ASYNC251 - the whole process stands still
+            raw.status, raw.done_ns = 200, raw.sent_ns + 60_000_000
+            await asyncio.sleep(0)  # the time-out is thrown in here
+
+    arrivals = arriving((0.0,), window=(0.0, 0.05), timeout_s=0.2)
+    run = asyncio.run(open_loop(Whole(), "/", orders(arrivals), arrivals))  # type: ignore[arg-type]
+    (raw,) = run.streams
+    assert (raw.error, raw.done_ns - raw.sent_ns) == (None, 60_000_000)
+
+
 def test_what_never_left_the_client_is_given_up_too() -> None:
     server = Server(stall_s=20)
     found = reckon(server, arriving((0.05, 0.05), window=(0.0, 0.2), timeout_s=0.4, max_concurrency=1))
@@ -312,19 +329,25 @@ def test_nothing_is_left_behind() -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
+@pytest.mark.usefixtures("_quick")
 def test_more_requests_than_files_may_be_open_are_no_failure() -> None:
-    """A server that does not answer holds every request's socket; the usual limit of 1,024 files is soon reached."""
+    """A server that does not answer holds every request's socket; the usual limit of 1,024 files is soon reached.
+
+    The counters are read once more while the sockets rest, open still.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    arrivals = arriving(every(0.004, 100), window=(0.0, 0.41))
+    cell = open_cell(arriving(every(0.004, 100), window=(0.0, 0.41)))
     with serving(Vllm(gather=100)) as vllm:
         num_open = len(list(Path("/proc/self/fd").iterdir()))
         # the server is in this process, so a request has two files: enough for 64 connections beforehand, not for 100
         resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 2 * 80, hard))
         try:
-            run = drive(vllm, arrivals)
+            record = loop.measure(cell, PROMPTS, FakeEngine(vllm), 0)
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == num_open + 2 * 80
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert {r.error for r in decoded(run)} == {None}
+    assert {request.error for request in record.requests} == {None}
+    assert record.after is not None
 
 
 # -- the client itself ------------------------------------------------------------------------------------------------

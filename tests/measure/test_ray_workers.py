@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -47,6 +48,11 @@ def pair() -> Iterator[Crew]:
 @pytest.fixture(autouse=True)
 def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(str(ACCESS.token_env), TOKEN)
+
+
+@pytest.mark.usefixtures("pair")
+def test_an_interrupt_stays_ours_when_ray_connects() -> None:
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_two_actors_send_and_bring_back_what_one_client_does(engine: FakeEngine, pair: Crew) -> None:

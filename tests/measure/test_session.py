@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 import uvloop
 
+from specprof.engine import names
 from specprof.engine.access import OPEN, Access
 from specprof.measure import http1, load, session
 from specprof.measure.http1 import Connection
@@ -279,6 +280,12 @@ def test_what_is_not_http_fails_the_request():
     assert raw.error == "malformed answer: it begins with 'SSH-2.0-OpenSSH_9.6'"
 
 
+def test_a_head_of_bare_line_feeds_is_refused_at_once():
+    with scripted((b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",)) as server:
+        (raw,) = ask(server)
+    assert raw.error == "malformed answer: the lines of its head end with LF alone, not with CR LF"
+
+
 def test_a_body_that_breaks_off_its_framing_fails_the_request_and_what_came_is_kept():
     goes_on = threading.Event()
     with scripted((HEAD + CHUNK, goes_on, b"data: no size\n\n")) as server:
@@ -399,6 +406,18 @@ def test_a_server_that_takes_no_connection_is_given_up(monkeypatch):
     with taking_no_more() as (host, port):
         (raw,) = ask(Scripted((), base_url=f"http://{host}:{port}"), warm=0)
     assert raw.error == "connection failed: ConnectionError: no connection within 0.05 s"
+
+
+def test_an_address_that_leads_nowhere_costs_the_next_one_nothing_and_is_tried_last_from_then_on(monkeypatch):
+    monkeypatch.setattr(session, "CONNECT_S", 1.0)
+    with taking_no_more() as nowhere, scripted(WHOLE, WHOLE) as server:
+        there = names.place_of(server.base_url)
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", place) for place in (nowhere, there)]
+        monkeypatch.setattr(names, "addresses", lambda *_: found)
+        first, second = ask(Scripted((), base_url="http://two.example"), 2, warm=0, idle_s=0.0)
+    assert (first.error, second.error) == (None, None)
+    assert first.connect_ns >= 0.5e9 > second.connect_ns
+    assert found[0][-1] == there
 
 
 class Transport(asyncio.Transport):

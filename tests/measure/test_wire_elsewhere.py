@@ -112,6 +112,13 @@ def test_ids_win_over_counts() -> None:
     assert "usage says 3" in str(decode(stream(named, usage(3))).error)
 
 
+def test_ids_are_counted_where_no_usage_counts_them() -> None:
+    named = {"choices": [{"index": 0, "text": " a b", "token_ids": [5, 6], "finish_reason": "length"}]}
+    request = decode(stream(named))
+    assert (request.error, request.chunk_tokens) == (None, (2,))
+    assert decode(stream(named, done=False)).error == "stream ended without [DONE]"
+
+
 def test_a_refused_field_is_left_out_unless_it_asks_for_something() -> None:
     refused = {"top_k", "repetition_penalty", "seed", "return_token_ids"}
 

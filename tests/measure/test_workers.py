@@ -18,7 +18,7 @@ import pytest
 
 from specprof.engine.access import OPEN
 from specprof.errors import ClientError
-from specprof.measure import crew, loop
+from specprof.measure import crew, loop, processes
 from specprof.measure.crew import Crew, WorkerLost
 from specprof.measure.processes import ProcessHand, process_crew
 from specprof.measure.wire import RawStream
@@ -366,3 +366,22 @@ def test_where_one_cannot_start_none_is_started_any_more_and_none_is_left(engine
 async def _enter(context: Any) -> None:
     async with context:
         pass
+
+
+def test_a_worker_that_does_not_read_what_is_written_to_it_is_ended_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "_PATIENCE_S", 0.2)
+    hand = ProcessHand()
+
+    async def give_too_much() -> None:
+        await hand.call("clock")  # it is there
+        os.kill(hand.pid, signal.SIGSTOP)
+        giving = asyncio.ensure_future(hand.call("prepare", "http://127.0.0.1:1", None, b"x" * 2**20))
+        await asyncio.sleep(0.2)
+        await asyncio.wait_for(asyncio.to_thread(hand.stop), 30)
+        with pytest.raises(WorkerLost):
+            await giving
+
+    asyncio.run(give_too_much())
+    assert not psutil.pid_exists(hand.pid)

@@ -121,7 +121,7 @@ def start(
 @contextmanager
 def _child(launch: _Launch, log_file: IO[bytes]) -> Iterator[Popen[bytes]]:
     path = os.pathsep.join(filter(None, (str(_SOURCE_ROOT), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "specprof.engine.sim.engine"]
+    command = [sys.executable, "-P", "-m", "specprof.engine.sim.engine"]
     # A session of its own: an interrupt at the terminal is the parent's to handle.
     process = Popen(
         command,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from specprof.analyse.evidence import Evidence
-from specprof.analyse.results import CellFigures, StudyFigures
+from specprof.analyse.results import CellFigures, Figure, StudyFigures
 from specprof.analyse.study import analyse
 from specprof.columns import cell_data
 from specprof.engine.sim import Content, Drafter, Hardware, Machine, Noise, Prefill, machine_of, run_study
 from specprof.engine.sim.truth import acceptance_truth
+from specprof.publish.card_reading import figures_of, read_card
+from specprof.publish.report import write_report
 from specprof.study.plan import make_plan
 from specprof.study.reading import load_study, parse_study
 from tests.running import ROOT
@@ -38,8 +41,15 @@ def story() -> StudyFigures:
     """configs/seed-machine.yaml on the virtual clock."""
     plan = make_plan(SEED)
     assert SEED.engine.kind == "sim"
-    records = run_study(machine_of(SEED.engine.preset), plan.launches, plan.prompts)
-    return analyse("seed-machine", Evidence(cell_data(record) for record in records), {})
+    machine = machine_of(SEED.engine.preset)
+    records = run_study(machine, plan.launches, plan.prompts)
+    facts = {
+        "pipeline_parallel_size": machine.hardware.num_stages,
+        "max_num_seqs": machine.scheduler.max_num_seqs,
+        "extra": {"stage_shares": list(machine.hardware.stage_shares)},
+    }
+    environment = {"launches": {str(launch.index): facts for launch in plan.launches}}
+    return analyse("seed-machine", Evidence(cell_data(record) for record in records), environment)
 
 
 def cell(figures: StudyFigures, tag: str, protocol: str, arm: str, streams: int) -> CellFigures:
@@ -52,6 +62,17 @@ def test_the_seed_s_throughputs_come_back_within_7_percent(
     story: StudyFigures, place: tuple[str, str, str, int]
 ) -> None:
     assert cell(story, *place).throughput_tok_s.value == pytest.approx(PRINTED[place], rel=0.07)
+
+
+def test_the_seed_s_pipeline_has_bounds_without_a_value_and_its_report_is_written(
+    story: StudyFigures, tmp_path: Path
+) -> None:
+    """N = 3 was not measured, so that nobody knows what three batches gave and what larger ones did."""
+    write_report(story, tmp_path)
+    assert (tmp_path / "report.html").is_file()
+    told = figures_of(read_card(tmp_path / "card.json")).pipeline
+    eight = [load for piped in told for load in piped.loads if load.concurrency == 8]
+    assert {load.filling_gain for load in eight} == {Figure(None, 1.0, 3.0)}
 
 
 def test_the_seed_s_rates_add_up_to_twice_the_aggregate(story: StudyFigures) -> None:

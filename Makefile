@@ -54,7 +54,7 @@ test-lowest: ## the tests that need no engine with the lowest versions allowed, 
 audit: install ## known vulnerabilities of what is installed (pip-audit; needs its advisory database)
 	@.ci/audit $(VENV) $(AUDIT_VENV)
 
-coverage-study: install ## do the 95% intervals hold 95%? 500 simulated studies, minutes; writes docs/coverage.md
+coverage-study: install ## do the 95% intervals hold 95%? 500 simulated studies for each spread of lengths, a quarter of an hour; writes docs/coverage.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --write docs/coverage.md
 
 test-litellm: install ## the proxy file of `specprof policy` in a real LiteLLM, which gets an environment of its own

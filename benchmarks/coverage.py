@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=1000, help="worlds the truth of the ratios is averaged over")
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--prompts", type=int, default=32, help="32 is publishing grade")
-    parser.add_argument("--sigma", type=float, nargs="+", default=[0.0, 1.0], help="of the log of the texts' lengths")
+    parser.add_argument("--sigma", type=float, nargs="+", default=[0.0, 0.5], help="of the log of the texts' lengths")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     told = []

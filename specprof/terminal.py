@@ -40,7 +40,7 @@ class RunDisplay:
         self._label = f"launch {launch.index + 1}/{self._num_launches} · {launch.arm}"
         detail = "" if words == launch.arm else f" ({words})"
         up_to = "up to " if any(cell.arrivals is not None for cell in launch.cells) else ""
-        self._say(f"{self._label}{detail}: starting the engine, {up_to}{len(launch.cells)} cells to {self._verb}")
+        self._say(f"{self._label}{detail}: starting the engine, {up_to}{_cells(len(launch.cells))} to {self._verb}")
         self._progress.update(self._now, description=f"{self._label} · starting", total=None, visible=True)
 
     def engine_says(self, text: str) -> None:
@@ -182,7 +182,7 @@ def _grid(study: Study, plan: Plan) -> Iterator[str]:
         asked = f"{protocol.stop.value} {protocol.length} tokens"
         yield f"  {name}: {asked} · {tags} · N = {streams} · {prompts} prompts each"
     probes = sum(cell.role is Role.PREFILL for cell in cells)
-    yield f"  and per launch {probes} prefill cells and a sentinel cell before and after"
+    yield f"  and per launch {_cells(probes, 'prefill ')} and a sentinel cell before and after"
     if not study.clients.alone:
         where = "actors of a Ray cluster" if study.clients.backend == "ray" else "processes"
         yield f"  requests are sent by {study.clients.workers} {where}"
@@ -213,5 +213,14 @@ def _gaps(load: Rates | Goodput) -> str:
     return {"poisson": "Poisson", "constant": "constant gaps"}[load.arrivals]
 
 
+def _cells(count: int, kind: str = "") -> str:
+    return f"{count} {kind}cell{'' if count == 1 else 's'}"
+
+
 def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    if minutes < 90:
+        return f"{minutes:.1f} min"
+    return f"{minutes / 60:.1f} h" if minutes < 48 * 60 else f"{minutes / 1440:.1f} days"

@@ -37,6 +37,13 @@ def test_every_promised_command_is_there() -> None:
         assert f" {command} " in told.stdout
 
 
+@pytest.mark.parametrize("command", [(), ("prompts",)])
+def test_a_bare_command_shows_its_help_and_complains_of_nothing(command: tuple[str, ...]) -> None:
+    told = specprof(*command)
+    assert "Usage: " in told.stdout
+    assert (told.returncode, told.stderr) == (2, "")
+
+
 def test_a_mistyped_key_is_named_with_file_line_and_what_was_meant(study: Path) -> None:
     study.write_text(study.read_text().replace("prompts: 4", "promts: 4"))
     refused = specprof("plan", study)

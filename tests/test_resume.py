@@ -67,7 +67,13 @@ def test_an_interrupted_run_says_so_and_keeps_what_it_has(study: Path, tmp_path:
     assert "Sealed cells are kept" in output
     assert "Traceback" not in output
     assert gone(processes)
-    assert sealed(tmp_path / "resumed")
+    num_sealed, planned = len(sealed(tmp_path / "resumed")), len(make_plan(load_study(study)).cells)
+    assert 0 < num_sealed < planned
+    report = specprof("report", tmp_path / "resumed")
+    unfinished = f"Not finished: {num_sealed} of at most {planned} cells are measured."
+    assert unfinished in " ".join(report.stdout.split())
+    assert specprof("run", study, "--results", tmp_path, "--no-report").returncode == 0
+    assert "Not finished" not in specprof("report", tmp_path / "resumed").stdout
 
 
 def test_a_second_run_of_the_same_study_is_refused(study: Path, tmp_path: Path) -> None:

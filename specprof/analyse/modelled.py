@@ -142,7 +142,8 @@ def _model_protocol(figures: StudyFigures, protocol: str, stages: int, experts: 
 
 def _notes(num_left_out: int, seen: Sequence[Seen], held_out: Sequence[HeldOut]) -> Iterator[str]:
     if num_left_out:
-        yield f"{num_left_out} cells are not in the model: gated, not run at their N, or silent on drafts."
+        cells = "1 cell is" if num_left_out == 1 else f"{num_left_out} cells are"
+        yield f"{cells} not in the model: gated, not run at their N, or silent on drafts."
     if len({(one.asked, one.cell.concurrency) for one in seen}) < 2:
         yield "There are too few cells to fit a model to: it takes two different N or K."
     elif not held_out:

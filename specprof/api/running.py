@@ -113,8 +113,10 @@ def _measure(study: Study, plan: Plan, store: Store, progress: Progress) -> None
     if sealed:
         total = f"{'up to ' if may_end_early(study) else ''}{sealed + left}"
         progress.say(f"{store.root}: {sealed} of {total} cells are measured; going on.")
+    store.plan_for(sealed + left)
     with progress.cells(plan, sealed, sealed + left) as observer:
         run_study(study, plan, store, observer)
+    store.plan_for(agenda.num_sealed())  # a load curve may have ended early
 
 
 def _score(study: Study, plan: Plan, store: Store, progress: Progress) -> None:

@@ -68,7 +68,8 @@ def _code_of_command() -> int:
             return Interrupted.exit_code
         if (told := _told(problem)) is None:
             raise
-        _complain(told)
+        if told:  # a bare `specprof` has shown its help, and says no more
+            _complain(told)
         return InputError.exit_code
     return code or 0
 

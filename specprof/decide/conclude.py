@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from specprof.analyse.study import analyse
 from specprof.decide.policy import decisions
 from specprof.decide.verdict import judge
 from specprof.records import CachePolicy
-from specprof.store import Store
+from specprof.store import PLANNED, Store
 from specprof.store.explained import read_explanations
 from specprof.study.config import Study
 from specprof.study.quality import checks_of
@@ -50,7 +51,7 @@ def conclude(store: Store) -> Conclusion:
     quality = tuple(answer_quality(evidence, [cell for cell in figures.cells if cell.tag in checks], marks))
     judged = replace(
         figures,
-        notes=(*figures.notes, *quality_notes(study, evidence, marks)),
+        notes=(*_unfinished(store, evidence), *figures.notes, *quality_notes(study, evidence, marks)),
         verdicts=tuple(judge(study, evidence, store.verdicts(), figures.cells)),
         decisions=tuple(decisions(study, figures, evidence)),
         frontiers=frontiers(figures.cells, _tpot_targets(study)),
@@ -66,6 +67,13 @@ def environment(store: Store, study: Study) -> dict[str, Any]:
     launches = {str(number): asdict(facts) for number, facts in store.facts().items()}
     policy = {"cache": study.cache.value} if study.cache is CachePolicy.REPLAY else {}
     return {**store.environment(), **policy, "launches": launches}
+
+
+def _unfinished(store: Store, evidence: Evidence) -> Iterator[str]:
+    """What is said of a study that was interrupted; nothing of one that began before the number was kept."""
+    planned, measured = store.environment().get(PLANNED), len(evidence.frames)
+    if planned is not None and measured < planned:
+        yield f"Not finished: {measured} of at most {planned} cells are measured. The same 'specprof run' goes on."
 
 
 def _tpot_targets(study: Study) -> dict[str, float]:

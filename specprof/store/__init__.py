@@ -39,6 +39,7 @@ from specprof.store.requests import RecentColumns
 __all__ = ["DeclaredVerdict", "Store", "now"]
 
 ENVIRONMENT, LAUNCHES, VERDICTS = "environment.json", "launches", "verdicts.json"
+PLANNED = "planned_cells"  # in the environment
 CARD = "card.json"  # what a report keeps of the study, in its folder
 _MADE_OF_CELLS = ("scores", "quality", EXPLANATIONS)  # none of them is there before a cell is sealed
 
@@ -258,6 +259,10 @@ class Store:
         told = self.environment()
         missing = {name: value for name, value in found.items() if told.get(name) is None}
         write_json(self.root / ENVIRONMENT, {**told, **missing})
+
+    def plan_for(self, num_cells: int) -> None:
+        """Keep how many cells there will be at most, so that a report of fewer says so."""
+        write_json(self.root / ENVIRONMENT, {**self.environment(), PLANNED: num_cells})
 
     # -- reading ------------------------------------------------------------------------------------------------
 

@@ -195,9 +195,14 @@ class Speculation:
 
     @classmethod
     def from_config(cls, config: Mapping[str, object] | None) -> Speculation | None:
-        """Read a vLLM `speculative_config`; None, or no draft tokens, is off. InputError for a K it cannot draft."""
-        if not config or not config.get("num_speculative_tokens"):
+        """Read a vLLM `speculative_config`; none, or a K of 0, is off. InputError for a K it cannot draft, or no K."""
+        if not config or config.get("num_speculative_tokens") == 0:
             return None
+        if "num_speculative_tokens" not in config:
+            raise InputError(
+                f"speculative_config {shortened(repr(dict(config)))}: has no num_speculative_tokens, and the simulated "
+                "engine knows no draft that brings its own. Write how many tokens a step drafts."
+            )
         length = config["num_speculative_tokens"]
         if type(length) is not int or not 0 < length <= MAX_WIDTH:
             raise InputError(

@@ -189,7 +189,6 @@ class Request:
     `sum(chunk_tokens) == len(token_ids)`. Of a server that streams no ids `token_ids` is empty, and `chunk_tokens` is
     its own count of the text shared evenly among the chunks: what then is known of a single chunk is when it came.
     `prompt_tokens` is 0 where the server does not count them. `error` is None for a request that ended as asked.
-    `text` is the answer; `reasoning`, of a server that tells them apart, was written before it.
     """
 
     prompt_id: str
@@ -208,7 +207,7 @@ class Request:
     error: str | None = None
     server: ServerTimes | None = None
     speculation: Speculation | None = None
-    reasoning: str | None = None
+    reasoning: str | None = None  # written before `text`, where the server tells it apart
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from specprof.engine import builtin, command, known_bad, nvml, ray_checks
+from specprof.engine import builtin, command, known_bad, known_keys, nvml, ray_checks
 from specprof.engine.check import Check, fail, ok, warn
 from specprof.engine.command import InstalledEngine
 from specprof.engine.known_bad import Known, Setup
@@ -29,6 +29,8 @@ _ENGINE_OVERHEAD_BYTES = 3 << 30  # two or three Python processes with torch in 
 def examine(study: Study, spec: VllmEngine, engine: InstalledEngine) -> Iterator[Check]:
     """Everything about this study that can be known before it runs."""
     yield _args(spec)
+    for where, name, meant in known_keys.mistyped(study, spec):
+        yield fail(where, f"'{name}' is unknown to this vLLM", f"Did you mean '{meant}'?")
     yield _model("model", spec.model)
     yield from _devices(spec, engine)
     yield from _memory(spec, engine)
@@ -54,6 +56,8 @@ def require_startable(study: Study, on_warning: Callable[[str], None]) -> None:
         return
     engine = command.installed_engine()
     command.check_rehearsal(spec, engine)
+    for where, wrong, meant in known_keys.mistyped(study, spec):
+        raise InputError(f"{where}: '{wrong}' is unknown to the vLLM installed here. Did you mean '{meant}'?")
     stages = spec.count("pipeline_parallel_size") or 1
     for name, arm in study.arms.items():
         if (settings := arm.speculative_config) is None:
@@ -101,15 +105,8 @@ def builtin_model(name: str, label: str = "model") -> Check:
 
 def speculative_methods() -> frozenset[str]:
     """Methods the installed vLLM names, read from its source without importing it; empty if that cannot be read."""
-    spec = importlib.util.find_spec("vllm")
-    places = (spec.submodule_search_locations or ()) if spec else ()
-    for place in places:
-        try:
-            tree = ast.parse((Path(place) / "config" / "speculative.py").read_text(encoding="utf-8"))
-        except (OSError, SyntaxError):
-            continue
-        return frozenset(_method_literals(tree))
-    return frozenset()
+    tree = known_keys.source("config/speculative.py")
+    return frozenset(_method_literals(tree)) if tree is not None else frozenset()
 
 
 def _method_literals(tree: ast.Module) -> Iterator[str]:

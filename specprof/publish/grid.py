@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol as Structure
 from typing import TypeVar
 
-from specprof.analyse.results import CellFigures, DecisionFigures, GainFigures, StudyFigures
+from specprof.analyse.results import CellFigures, DecisionFigures, GainFigures, MixFigures, StudyFigures
 from specprof.publish.numbers import one_line
 
-_Named = TypeVar("_Named", CellFigures, GainFigures)
+_Named = TypeVar("_Named", CellFigures, GainFigures, MixFigures)
 
 OFF = "off"  # the `method` of an arm without speculation
 
@@ -149,7 +149,12 @@ def named_apart(figures: StudyFigures) -> StudyFigures:
     def named(item: _Named) -> _Named:
         return replace(item, method=f"{item.method} ({item.arm})") if item.method in alike else item
 
-    return replace(figures, cells=tuple(map(named, figures.cells)), gains=tuple(map(named, figures.gains)))
+    return replace(
+        figures,
+        cells=tuple(map(named, figures.cells)),
+        gains=tuple(map(named, figures.gains)),
+        mixes=tuple(map(named, figures.mixes)),
+    )
 
 
 def shared_methods(arms: Iterable[tuple[str, str]]) -> frozenset[str]:

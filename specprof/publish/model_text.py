@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from specprof.analyse.modelled import BestDraft, Crossover, ModelFigures
 from specprof.analyse.results import as_json
 from specprof.publish.numbers import known, number, one_line, percent
+
+
+def without_arms(model: ModelFigures, arms: Collection[str]) -> ModelFigures:
+    """The same model, silent on where some arms stop gaining and on their draft lengths: bounds are no candidates."""
+    return replace(
+        model,
+        crossovers=tuple(cross for cross in model.crossovers if cross.arm not in arms),
+        best=tuple(best for best in model.best if best.drafter not in arms),
+    )
 
 
 def model_document(model: ModelFigures) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from specprof.analyse.modelled import model_study
 from specprof.analyse.results import Figure
 from specprof.decide.conclude import conclude
-from specprof.decide.policy import Choice, Decision
+from specprof.decide.policy import Choice, Decision, bounding_arms
 from specprof.decide.ranges import LoadRange, Policy, TagPolicy, make_policy
 from specprof.decide.routing import Pool, Routing, route
 from specprof.errors import InputError
 from specprof.publish.context import Engine, engine_of, gate_codes
-from specprof.publish.grid import Protocol
+from specprof.publish.grid import Protocol, named_apart
 from specprof.publish.json_text import wants_json
-from specprof.publish.model_text import model_lines
+from specprof.publish.model_text import model_lines, without_arms
 from specprof.publish.numbers import UNKNOWN, known, one_line, percent
 from specprof.publish.paragraphs import bare_table, bullets, paragraph, verbatim
 from specprof.publish.policy_files import command, policy_document, policy_json, write_policy
@@ -43,19 +43,21 @@ def policy_command(
         raise InputError(f"--margin {margin:g}: is not a share. Write 0.03 for 3%.")
     store = Store.existing(root)
     told = conclude(store)
-    facts = store.any_facts()
+    figures, facts = named_apart(told.figures), store.any_facts()
+    # of the figures as they are: the model reads K off the words that tell arms apart
     models = model_study(told.figures, facts.pipeline_parallel_size if facts is not None else 1)
-    policy = make_policy(told.study, told.figures, told.evidence, protocol=protocol, margin=margin, models=models)
+    policy = make_policy(told.study, figures, told.evidence, protocol=protocol, margin=margin, models=models)
     routing = route(policy, told.study, facts)
-    model = next((found for found in models if found.protocol == policy.protocol), None)
-    document = policy_document(policy, routing, told.figures.environment, model)
+    bounds = bounding_arms(figures)
+    model = next((without_arms(found, bounds) for found in models if found.protocol == policy.protocol), None)
+    document = policy_document(policy, routing, figures.environment, model)
     if in_json:
         console.file.write(policy_json(document) + "\n")
         write_policy(document, routing, out or root)
         return
-    methods = {cell.arm: cell.method for cell in told.figures.cells}
+    methods = {cell.arm: cell.method for cell in figures.cells}
     says = model_lines(model, methods) if model is not None else ()
-    print_policy(policy, routing, engine_of(told.figures.environment), console, says)
+    print_policy(policy, routing, engine_of(figures.environment), console, says)
     written = write_policy(document, routing, out or root)
     verbatim(f"\nPolicy: {written[0]}\nProxy:  {written[1]}", console)
 

@@ -16,7 +16,7 @@ from itertools import chain, groupby
 from math import log
 from typing import Any
 
-from specprof.decide.deployment import Deployment, deployment
+from specprof.decide.deployment import MODEL_PLACEHOLDER, Deployment, deployment
 from specprof.decide.policy import Decision
 from specprof.decide.ranges import LoadRange, Policy, TagPolicy, streams
 from specprof.records import EngineFacts, draft_length
@@ -31,6 +31,10 @@ SCHEDULE = "num_speculative_tokens_per_batch_size"
 _FOLLOW_THE_LOAD = frozenset({"ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "mtp"})
 
 _WHY_OUT = "in the pool with speculation it would cost the others more, or its drafter cannot follow the load"
+_NOTHING_TO_SERVE = (
+    "Its engine shows that the procedure works and is none to serve with: no pool and no proxy is written. Measure on "
+    "the engine that is to serve."
+)
 BATCH_IS_NOT_STREAMS = (
     "vLLM counts the requests in a step, prompts being read included; the policy counts streams that are kept busy. "
     "They agree under steady load."
@@ -71,7 +75,12 @@ class Routing:
 
 
 def route(policy: Policy, study: Study, facts: EngineFacts | None) -> Routing:
-    """Pools for a policy. `facts`: of any launch of the study, for the engine's arguments and its cap on requests."""
+    """Pools for a policy. `facts`: of any launch of the study, for the engine's arguments and its cap on requests.
+
+    A rehearsal gets none: its engine is one that nobody should serve with.
+    """
+    if stamp := facts.extra.get("rehearsal") if facts is not None else None:
+        return Routing(MODEL_PLACEHOLDER, (), (f"{stamp}. {_NOTHING_TO_SERVE}",))
     arms = {name: dict(arm.speculative_config) for name, arm in study.arms.items() if arm.speculative_config}
     deployed = deployment(study, facts)
     together = _together(policy, arms, deployed)

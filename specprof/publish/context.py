@@ -37,8 +37,9 @@ class Engine:
 
     @property
     def document(self) -> dict[str, str]:
-        """As card.json and policy.yaml tell it."""
-        return {"name": self.name, "version": self.version, "device": self.device, "model": self.model}
+        """As card.json and policy.yaml tell it; `rehearsal` only where it was one."""
+        stamp = {"rehearsal": self.rehearsal} if self.rehearsal else {}
+        return {"name": self.name, "version": self.version, "device": self.device, "model": self.model, **stamp}
 
 
 def engine_of(environment: Mapping[str, Any]) -> Engine:

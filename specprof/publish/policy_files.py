@@ -66,9 +66,14 @@ def policy_json(document: Mapping[str, Any]) -> str:
     return json_text(document)
 
 
-def write_policy(document: Mapping[str, Any], routing: Routing, folder: Path) -> tuple[Path, Path]:
-    """Write both files into `folder`, which is made if need be. Raises InputError where it cannot be written."""
-    texts = {POLICY_NAME: _POLICY_HEAD + _yaml(document), PROXY_NAME: _proxy(routing)}
+def write_policy(document: Mapping[str, Any], routing: Routing, folder: Path) -> tuple[Path, ...]:
+    """Write the policy into `folder`, which is made if need be, and the proxy beside it where there are pools.
+
+    Raises InputError where it cannot be written.
+    """
+    texts = {POLICY_NAME: _POLICY_HEAD + _yaml(document)}
+    if routing.pools:
+        texts[PROXY_NAME] = _proxy(routing)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -77,7 +82,7 @@ def write_policy(document: Mapping[str, Any], routing: Routing, folder: Path) ->
         raise InputError(
             f"{folder}: cannot be written ({problem.strerror}). Choose another folder: --out DIR."
         ) from None
-    return folder / POLICY_NAME, folder / PROXY_NAME
+    return tuple(folder / name for name in texts)
 
 
 def proxy_config(routing: Routing) -> dict[str, Any]:

@@ -59,7 +59,9 @@ def policy_command(
     says = model_lines(model, methods) if model is not None else ()
     print_policy(policy, routing, engine_of(figures.environment), console, says)
     written = write_policy(document, routing, out or root)
-    verbatim(f"\nPolicy: {written[0]}\nProxy:  {written[1]}", console)
+    verbatim("", console)
+    for what, path in zip(("Policy: ", "Proxy:  "), written, strict=False):  # the proxy is there where pools are
+        verbatim(f"{what}{path}", console)
 
 
 def print_policy(

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from rich.console import Console
 
+from specprof.engine.rehearsal import STAMP
+from specprof.publish.context import Engine
 from specprof.publish.policy_text import policy_command
-from tests.decide.compared_studies import STUDY, sealed
+from tests.decide.compared_studies import FACTS, STUDY, sealed
+from tests.running import ROOT
+
+SCHEMA = ROOT / "specprof" / "publish" / "card.schema.json"
 
 ARMS = "  draft-k3: {speculative_config: {method: draft, num_speculative_tokens: 3}}\n"
 
@@ -61,3 +68,25 @@ def test_a_bound_is_asked_for_no_crossover_and_no_draft_length(heads: Path) -> N
     model = written(heads)["model"]
     assert {cross["arm"] for cross in model["crossovers"]} == {"old", "new"}
     assert {best["drafter"] for best in model["best_draft_lengths"]} == {"old", "new"}
+
+
+# -- a rehearsal ------------------------------------------------------------------------------------------------------
+
+
+def test_a_rehearsal_exports_nothing_that_could_be_served(tmp_path: Path) -> None:
+    facts = replace(FACTS, argv=("python", "--model", "/models/target"), extra={"rehearsal": STAMP})
+    folder = sealed(tmp_path / "compared", facts=facts)
+    text = told(folder)
+    assert "vllm serve" not in text and "litellm" not in text and "Pool" not in text
+    assert f"{STAMP}. Its engine shows that the procedure works and is none to serve with" in text
+    document = written(folder)
+    assert (document["pools"], document["routes"]) == ([], {})
+    assert document["engine"]["rehearsal"] == STAMP
+    assert [path.name for path in (folder / "policy").iterdir()] == ["policy.yaml"]
+
+
+def test_a_card_s_schema_knows_the_stamp() -> None:
+    engine = Engine("vLLM", "0.32.0", "CPU", "m", rehearsal=STAMP).document
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]["engine"]
+    assert set(engine) == set(schema["properties"])
+    assert "rehearsal" not in Engine("vLLM", "0.32.0", "CPU", "m").document

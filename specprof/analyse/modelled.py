@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 
 import numpy as np
@@ -49,7 +49,8 @@ class Crossover:
     `inside`: between two N of the study, `concurrency.value` streams. `above`: the gain is still at least 1 at the
     largest N; `below`: it is under 1 at the smallest; the value is None then, and low and high say what is known
     (`crossover.fall_through_one`). `modelled`: an N next to the crossing was not measured for this arm; the gain there
-    is the model's.
+    is the model's. `span`: the fewest and most N of its curve, beyond which a bound lies that is None; empty where
+    some gain has no interval, so that nothing is known of the bounds.
     """
 
     tag: str
@@ -58,6 +59,7 @@ class Crossover:
     concurrency: Figure
     where: Where
     modelled: bool = False
+    span: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class BestDraft:
 
     `modelled`: that K was not measured there; `arm` is the drafter's measured arm of the nearest K, and the interval of
     `throughput` (tok/s) is the model's held-out 90% error. `drafter`: whose K was chosen, named after its
-    first arm.
+    first arm. `offered`: the K of this drafter that were measured on this content, rising.
     """
 
     tag: str
@@ -77,6 +79,7 @@ class BestDraft:
     throughput: Figure
     modelled: bool
     drafter: str = ""
+    offered: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +285,9 @@ def _within(predicted: float, error: float | None) -> Figure:
 def _crossover(tag: str, protocol: str, arm: str, curve: Sequence[_Gain]) -> Crossover:
     fall = fall_through_one([one.concurrency for one in curve], [one.gain for one in curve])
     modelled = any(curve[place].modelled for place in fall.between)
-    return Crossover(tag, protocol, arm, fall.concurrency, fall.where, modelled)
+    bounded = all(one.gain.low is not None and one.gain.high is not None for one in curve)
+    span = (curve[0].concurrency, curve[-1].concurrency) if bounded else ()
+    return Crossover(tag, protocol, arm, fall.concurrency, fall.where, modelled, span)
 
 
 # -- the best K ------------------------------------------------------------------------------------------------------
@@ -297,7 +302,8 @@ def _best(seen: Sequence[Seen], fit: _Fit | None, error: float | None) -> Iterat
         for tag, drafter in drafted:
             if tag == off.cell.tag:
                 own = [one for one in seen if (one.cell.tag, one.drafter) == (tag, drafter)]
-                yield max(_candidates(off, own, fit, error), key=lambda one: one.throughput.value or 0.0)
+                best = max(_candidates(off, own, fit, error), key=lambda one: one.throughput.value or 0.0)
+                yield replace(best, offered=tuple(sorted({one.asked for one in own})))
 
 
 def _candidates(off: Seen, own: Sequence[Seen], fit: _Fit | None, error: float | None) -> Iterator[BestDraft]:

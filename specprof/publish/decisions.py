@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf
+from math import inf, isfinite
 
 from specprof.analyse.crossover import fall_through_one
 from specprof.analyse.results import Figure, GainFigures
@@ -17,7 +17,7 @@ from specprof.decide.bounds import Bound, bound_of
 from specprof.decide.policy import decided
 from specprof.publish.context import engine_of
 from specprof.publish.grid import Grid, Protocol
-from specprof.publish.numbers import known
+from specprof.publish.numbers import known, number
 
 FIRST_LOOK_BLOCKS = 1  # as many launches of an arm show nothing of how another would differ
 
@@ -106,6 +106,22 @@ class Crossing:
     low: float | None = None
     high: float | None = None
 
+    @classmethod
+    def at(cls, streams: float, interval: Figure, *, bounded: bool) -> Crossing:
+        """N* with the bounds of `interval`, of which None lies outside what was measured; without if not `bounded`."""
+        if not bounded:
+            return cls(streams)
+        low, high = interval.low, interval.high
+        return cls(streams, 0.0 if low is None else low, inf if high is None else high)
+
+    def words(self, measured: Sequence[int]) -> str:
+        """`3.1 [2.3, 5.6]`; `[<1, 5.6]` where the interval leaves the numbers of streams that were measured."""
+        if self.low is None or self.high is None:
+            return number(self.streams)
+        low = number(self.low) if self.low else f"<{min(measured)}"
+        high = number(self.high) if isfinite(self.high) else f">{max(measured)}"
+        return f"{number(self.streams)} [{low}, {high}]"
+
 
 def crossover(points: Sequence[tuple[int, Figure | None]]) -> Crossing | None:
     """N* of a gain measured at these numbers of streams (rising; None: not fit), as `fall_through_one` finds it.
@@ -123,7 +139,5 @@ def crossover(points: Sequence[tuple[int, Figure | None]]) -> Crossing | None:
     before, after = (places[at] for at in fall.between)
     if after - before > 1:
         return None
-    if not all(known(figure.low) and known(figure.high) for figure in figures):
-        return Crossing(streams_at)
-    low, high = fall.concurrency.low, fall.concurrency.high
-    return Crossing(streams_at, 0.0 if low is None else low, inf if high is None else high)
+    bounded = all(known(figure.low) and known(figure.high) for figure in figures)
+    return Crossing.at(streams_at, fall.concurrency, bounded=bounded)

@@ -8,7 +8,8 @@ from typing import Any
 
 from specprof.analyse.modelled import BestDraft, Crossover, ModelFigures
 from specprof.analyse.results import as_json
-from specprof.publish.numbers import known, number, one_line, percent
+from specprof.publish.decisions import Crossing
+from specprof.publish.numbers import known, one_line, percent
 
 
 def without_arms(model: ModelFigures, arms: Collection[str]) -> ModelFigures:
@@ -53,17 +54,13 @@ def _crossing(cross: Crossover) -> str:
     tag, streams = one_line(cross.tag), cross.concurrency
     if not known(streams.value):
         return f"{tag} {'beyond the most' if cross.where == 'above' else 'below the fewest'} measured"
-    low = number(streams.low) if known(streams.low) else "…"
-    high = number(streams.high) if known(streams.high) else "…"
-    return f"{tag} at {number(streams.value)} streams [{low}, {high}]{' (modelled)' if cross.modelled else ''}"
+    at = Crossing.at(streams.value, streams, bounded=bool(cross.span)).words(cross.span)
+    return f"{tag} at {at} streams{' (modelled)' if cross.modelled else ''}"
 
 
 def _several_lengths(best: tuple[BestDraft, ...]) -> list[str]:
-    """Drafters of which more than one length was on offer: those with a K that is neither 0 nor always the same."""
-    lengths: dict[str, set[int]] = {}
-    for one in best:
-        lengths.setdefault(one.drafter, set()).add(one.draft_tokens)
-    return [drafter for drafter, seen in lengths.items() if len(seen - {0}) > 1]
+    """Drafters that were measured with more than one K on some content, whichever of them won."""
+    return list(dict.fromkeys(one.drafter for one in best if len(one.offered) > 1))
 
 
 def _length(best: BestDraft) -> str:

@@ -158,6 +158,11 @@ def test_k_star_is_that_of_the_machine(measured: tuple[int, ...]) -> None:
         assert speed(best.draft_tokens, best.concurrency) >= 0.98 * fastest
 
 
+def test_every_k_on_offer_is_named_whichever_is_best(grid: StudyFigures) -> None:
+    (found,) = model_study(grid)
+    assert {best.offered for best in found.best} == {(1, 3, 5, 7)}
+
+
 def test_off_is_a_candidate() -> None:
     machine = replace(machine_of("small"), contents={"prose": content(0.05, 0.5)})
     (found,) = model_study(analysed(machine, (0, 3), (1, 8)))
@@ -214,6 +219,7 @@ def test_the_planted_crossover_lies_in_its_interval() -> None:
     assert low is not None and high is not None
     assert low <= planted <= high
     assert high / low < 2, "an interval that wide would hold anything"
+    assert crossover.span == (1, 16)
 
 
 def test_between_measured_n_the_gain_is_a_straight_line_of_logarithms() -> None:
@@ -269,6 +275,12 @@ def test_an_n_measured_on_another_k_is_asked_of_the_model() -> None:
     assert (measured.where, measured.modelled) == ("inside", False)
     assert (modelled.where, modelled.modelled) == ("inside", True)
     assert modelled.concurrency.value == pytest.approx(measured.concurrency.value, rel=0.1)
+
+
+def test_a_gain_without_an_interval_leaves_the_bounds_of_its_crossover_unknown(grid: StudyFigures) -> None:
+    bare = tuple(replace(g, speculation_gain=Figure(g.speculation_gain.value)) for g in grid.gains)
+    (found,) = model_study(replace(grid, gains=bare))
+    assert {crossover.span for crossover in found.crossovers} == {()}
 
 
 def _crossover(model: ModelFigures, arm: str) -> Crossover:

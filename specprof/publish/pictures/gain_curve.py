@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from specprof.analyse.results import GainFigures
 from specprof.publish.decisions import Crossing, bounds_of, crossover
 from specprof.publish.grid import Grid, Protocol
-from specprof.publish.numbers import known, number
+from specprof.publish.numbers import known
 from specprof.publish.pictures.style import (
     INK,
     SOFT,
@@ -133,22 +133,12 @@ def _draw_crossover(axes: Axes, y: float, line: Line, found: Crossing) -> None:
     axes.plot([found.streams], [1], markeredgecolor=INK, markersize=5.5, zorder=5, **look)
     place = log(found.streams / left) / log(right / left)
     align = "left" if place < 0.25 else "right" if place > 0.75 else "center"
-    text = f"N* {_words(found, line)}"
+    text = f"N* {found.words([gain.concurrency for gain in line.gains])}"
     offset = {"left": -4, "center": 0, "right": 4}[align]
     axes.annotate(
         text, (found.streams, y), (offset, 4), xycoords=feet, textcoords="offset points", ha=align, va="bottom",
         fontsize=7.5, color=colour,
     )  # fmt: skip
-
-
-def _words(found: Crossing, line: Line) -> str:
-    """`3.1 [2.3, 5.6]`; `[<1, 5.6]` where the interval leaves the measured range."""
-    if found.low is None or found.high is None:
-        return number(found.streams)
-    measured = [gain.concurrency for gain in line.gains]
-    low = number(found.low) if found.low else f"<{min(measured)}"
-    high = number(found.high) if isfinite(found.high) else f">{max(measured)}"
-    return f"{number(found.streams)} [{low}, {high}]"
 
 
 def _handles(grid: Grid, shown: Mapping[str, Sequence[Line]]) -> list[Line2D]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
@@ -17,6 +17,7 @@ from specprof.study.estimate import assumed_rates, launch_seconds, num_requests
 from specprof.study.ladder import at_most, may_end_early
 from specprof.study.load import Goodput, Load, Rates, Trace
 from specprof.study.plan import Plan
+from specprof.study.smallest import SmallestGrid
 
 
 class RunDisplay:
@@ -135,19 +136,37 @@ def print_plan(study: Study, plan: Plan, console: Console) -> None:
     verbatim(f"Estimated time: {_total(study, plan)}, if {assumed}. Nothing was started.", console)
 
 
-def print_saving(study: Study, whole: Plan, smaller: Plan, left_out: Sequence[str], console: Console) -> None:
-    """What the whole study would take beside a smaller plan of it, and which workloads the smaller one leaves out."""
+def print_saving(study: Study, whole: Plan, smaller: Plan, grid: SmallestGrid, console: Console) -> None:
+    """What the whole study would take beside a smaller plan of it, and what the smaller one leaves out."""
     whole = at_most(study, whole)
     if len(smaller.cells) == len(whole.cells):
         lines = ["The study is as small as one that decides can be."]
     else:
         cells = f"{_up_to(study)}{len(whole.cells)} cells on {len(whole.launches)} launches"
         lines = [f"The whole study would have taken {_total(study, whole)}: {cells}."]
-    if left_out:
-        lines.append(f"No forced protocol measures {', '.join(left_out)}: nothing will be decided there.")
-    lines.append("The K and N between those of this grid come from the step-time model, never beyond them.")
-    for line in lines:
+    for line in (*lines, *_left_out(study, grid)):
         verbatim(line, console)
+    verbatim("The K and N between those of this grid come from the step-time model, never beyond them.", console)
+
+
+def _left_out(study: Study, grid: SmallestGrid) -> Iterator[str]:
+    """Arms, protocols and workloads that a smaller grid goes without, and why."""
+    arms = [name for name in study.arms if name not in (*grid.study.arms, *grid.bounds)]
+    gone = {name: protocol.mix for name, protocol in study.protocols.items() if name not in grid.study.protocols}
+    for what, names, why in (
+        ("Arms", grid.bounds, "bounds, which no policy chooses"),
+        ("Arms", arms, "one arm without speculation and the smallest and largest K of each drafter decide"),
+        (
+            "Protocols",
+            [name for name, mix in gone.items() if not mix],
+            "one forced closed loop of each content decides",
+        ),
+        ("Mixes", [name for name, mix in gone.items() if mix], "nothing here measures their contents alone like that"),
+    ):
+        if names:
+            yield f"{what} left out: {', '.join(names)} ({why})."
+    if grid.left_out:
+        yield f"No forced protocol measures {', '.join(grid.left_out)}: nothing will be decided there."
 
 
 def _total(study: Study, plan: Plan) -> str:

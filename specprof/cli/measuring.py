@@ -72,7 +72,7 @@ def _plan_for_policy(study: Study, laid_out: Plan, write: Path | None) -> None:
     grid = smallest_grid(study)
     smaller = make_plan(grid.study)
     print_plan(grid.study, smaller, console)
-    print_saving(study, laid_out, smaller, grid.left_out, console)
+    print_saving(study, laid_out, smaller, grid, console)
     if write is not None:
         write_study(grid.study, write)
     ready = f"Ready: specprof run {write}" if write is not None else "--write FILE writes this grid as a study file."

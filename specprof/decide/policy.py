@@ -24,11 +24,11 @@ from specprof.analyse.results import (
     TriedArm,
 )
 from specprof.analyse.stats import CONFIDENCE
-from specprof.decide.bounds import bound_of
 from specprof.decide.looks import look_confidence
 from specprof.decide.verdict import needs
 from specprof.errors import InputError
 from specprof.records import Stop, draft_length
+from specprof.study.bounds import bound_of
 from specprof.study.config import Study
 
 MARGIN = 0.03
@@ -212,7 +212,7 @@ def _no_baseline(study: Study, protocol: str) -> str:
 
 
 def bounding_arms(figures: StudyFigures) -> set[str]:
-    """Arms that nobody would serve with (`decide.bounds`): they are measured, and never chosen."""
+    """Arms that nobody would serve with (`study.bounds`): they are measured, and never chosen."""
     launches = figures.environment.get("launches") or {}
     target = next((str(facts.get("model") or "") for facts in launches.values()), "")
     return {arm for arm, flags in figures.arms.items() if bound_of(flags, target)}

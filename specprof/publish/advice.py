@@ -167,7 +167,7 @@ class Advice:
 
 
 def advice(figures: StudyFigures) -> tuple[Advice, ...]:
-    """One answer per protocol, arm and tag, in that order; arms that are bounds (`decide.bounds`) are no advice."""
+    """One answer per protocol, arm and tag, in that order; arms that are bounds (`study.bounds`) are no advice."""
     grid = Grid(figures)
     return tuple(
         Advice(

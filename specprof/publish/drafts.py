@@ -13,7 +13,6 @@ from math import log
 
 from specprof.analyse.evidence import Variation
 from specprof.analyse.results import Figure, GainFigures
-from specprof.decide.bounds import Bound
 from specprof.decide.policy import MARGIN
 from specprof.decide.verdict import PUBLISHABLE_BLOCKS, needs
 from specprof.publish.advice import Step, step_of
@@ -23,6 +22,7 @@ from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import UNKNOWN, known, one_line, percent, times
 from specprof.publish.summary import listed
 from specprof.publish.table import ARM, GATES, Column, Entry, Group, Row, Table, value
+from specprof.study.bounds import Bound
 
 FEWEST = 2  # speculating arms that can stand side by side
 

@@ -2,7 +2,8 @@
 
 Three N (smallest, largest, and the one nearest the middle between them on a logarithmic scale), speculation off and the
 smallest and largest K of every drafter, one forced protocol per content. The third N is what the crossover between the
-ends hangs on, and shows the model's error.
+ends hangs on, and shows the model's error. Bounds are never chosen and stay out. What contents do to each other is part
+of a policy, so their mixes stay, at the fewest and most streams that can be compared with each content alone.
 """
 
 from __future__ import annotations
@@ -15,17 +16,23 @@ from typing import Any
 from specprof.errors import InputError
 from specprof.records import Stop
 from specprof.study.attach import AttachEngine
+from specprof.study.bounds import bound_of
 from specprof.study.config import Arm, Protocol, Study
 from specprof.study.drafters import drafter_of
-from specprof.study.engines import EngineSpec
+from specprof.study.engines import EngineSpec, SimEngine
+from specprof.study.mix import mixed_streams
 
 
 @dataclass(frozen=True, slots=True)
 class SmallestGrid:
-    """A study of only the cells that decide, and the workloads no forced protocol measures (they stay undecided)."""
+    """A study of only the cells that decide, and the workloads no forced protocol measures (they stay undecided).
+
+    `bounds`: the arms that it goes without because nobody would serve with them.
+    """
 
     study: Study
     left_out: tuple[str, ...]
+    bounds: tuple[str, ...] = ()
 
 
 def smallest_grid(study: Study) -> SmallestGrid:
@@ -35,9 +42,11 @@ def smallest_grid(study: Study) -> SmallestGrid:
     """
     if all(arm.speculative_config for arm in study.arms.values()):
         raise InputError('arms: no arm has speculation off, so nothing shows what it gains. Add "off": {}.')
-    arms = _deciding_arms(study.arms)
+    bounds = _bounds(study)
+    arms = _deciding_arms({name: arm for name, arm in study.arms.items() if name not in bounds})
     if not any(arm.speculative_config for arm in arms.values()):
-        raise InputError("arms: no arm has speculation on, so there is nothing to decide. Add one with its K.")
+        but = f" but {', '.join(bounds)}, which nobody would serve with" if bounds else ""
+        raise InputError(f"arms: no arm has speculation on{but}, so there is nothing to decide. Add one with its K.")
     protocols = _deciding_protocols(study)
     if not protocols:
         raise InputError(
@@ -58,7 +67,25 @@ def smallest_grid(study: Study) -> SmallestGrid:
         "until": "decided",
     }
     left_out = tuple(workload.tag for workload in study.workloads if workload.tag not in measured)
-    return SmallestGrid(study.model_copy(update=changes), left_out)
+    return SmallestGrid(_with_mixes(study.model_copy(update=changes), study), left_out, bounds)
+
+
+def _bounds(study: Study) -> tuple[str, ...]:
+    target = "" if isinstance(study.engine, SimEngine) else study.engine.model or ""
+    return tuple(name for name, arm in study.arms.items() if bound_of(arm.speculative_config, target))
+
+
+def _with_mixes(small: Study, whole: Study) -> Study:
+    """The small study with those mixes of the whole one whose contents it measures alone in the same way."""
+    protocols = dict(small.protocols)
+    for name, protocol in whole.protocols.items():
+        if protocol.mix is None or whole.load_of(name) is not None:
+            continue
+        with_it = small.model_copy(update={"protocols": {**small.protocols, name: protocol}})
+        if streams := mixed_streams(with_it, name).measured:
+            ends = tuple(dict.fromkeys((min(streams), max(streams))))
+            protocols[name] = protocol.model_copy(update={"concurrency": ends})
+    return small.model_copy(update={"protocols": protocols})
 
 
 def _engine_of(study: Study, arms: Mapping[str, Arm]) -> EngineSpec:

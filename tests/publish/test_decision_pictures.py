@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from specprof.analyse.results import DecisionFigures, Figure, StudyFigures
-from specprof.decide.bounds import Bound
 from specprof.publish import decisions
 from specprof.publish.decisions import Action, Choice, Crossing, crossover
 from specprof.publish.figures import draw
@@ -18,6 +17,7 @@ from specprof.publish.grid import Grid
 from specprof.publish.pictures import decision_map, draft_length, gain_curve, style
 from specprof.publish.pictures.decision_map import SHADES
 from specprof.publish.pictures.draft_length import BestLength
+from specprof.study.bounds import Bound
 from tests.publish.planted import NGRAM, TARGET, drafting, planted
 
 CLEAR, COSTLY, OPEN = (1.5, 1.4, 1.6), (0.8, 0.75, 0.85), (1.05, 0.95, 1.15)

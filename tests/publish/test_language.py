@@ -18,13 +18,13 @@ from jinja2 import Environment, nodes
 
 from specprof.analyse import explained
 from specprof.analyse.results import MixVerdict, Outcome, Severity, StudyFigures
-from specprof.decide.bounds import Bound
 from specprof.publish import cost_page, pictures
 from specprof.publish.advice import ACTIONS, Advice, Effect, Step, advice
 from specprof.publish.card import card
 from specprof.publish.language import catalogue, chinese, say, say_clauses, say_parts
 from specprof.publish.report import DEFINITIONS, render_html
 from specprof.publish.site import publish
+from specprof.study.bounds import Bound
 from tests.publish.conftest import HOSTILE
 from tests.publish.test_report_page import DESKTOP, PHONE, Looking, Page, browser_page
 from tests.publish.test_site import from_study, needs_chromium, press, shown
@@ -128,7 +128,7 @@ def without_names(entries: set[str]) -> set[str]:
 
 def words_of_python() -> str:
     """Every string of the publishing floor, and of what names outcomes, shapes of prefill, bounds and bills."""
-    names = ("analyse/results.py", "analyse/study.py", "decide/bounds.py", "decide/bill.py")
+    names = ("analyse/results.py", "analyse/study.py", "study/bounds.py", "decide/bill.py")
     paths = [*(PACKAGE / "publish").glob("*.py"), *(PACKAGE / name for name in names)]
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in paths)
     strings = (

@@ -108,6 +108,47 @@ def test_a_study_without_drafts_is_refused() -> None:
         smallest_grid(parse_study(only_off, "study.yaml"))
 
 
+BOUNDS = """
+  noise: {speculative_config: {method: draft_model, model: "random:m", num_speculative_tokens: 1}}
+  itself: {speculative_config: {method: draft_model, model: m, num_speculative_tokens: 9}}
+  head: {speculative_config: {method: eagle3, model: m, num_speculative_tokens: 9}}
+"""
+
+
+def test_arms_that_no_policy_chooses_are_left_out_and_named() -> None:
+    """Random weights, and the target as its own draft; a head that names the target is a candidate."""
+    vllm = study(**{"{kind: sim, preset: small}": "{kind: vllm, model: m}", "\nworkloads": f"{BOUNDS}workloads"})
+    grid = smallest_grid(vllm)
+    assert list(grid.study.arms) == ["off", "draft-k1", "draft-k7", "ngram-k4", "head"]
+    assert grid.bounds == ("noise", "itself")
+
+
+def test_a_study_of_bounds_alone_is_refused() -> None:
+    head, rest = STUDY[: STUDY.index("  draft-k1")], STUDY[STUDY.index("workloads:") :]
+    noise = '  noise: {speculative_config: {method: draft_model, model: "random:m", num_speculative_tokens: 1}}\n'
+    with pytest.raises(InputError, match="no arm has speculation on but noise, which nobody would serve with"):
+        smallest_grid(parse_study(head + noise + rest, "study.yaml"))
+
+
+MIXED = """  forced: {stop: forced, output_tokens: 64}
+  mixed: {stop: forced, output_tokens: 64, mix: [code, json], concurrency: [2, 4, 8]}
+  ends: {stop: natural, max_tokens: 64, mix: [code, json], concurrency: [2]}
+"""
+
+
+def test_mixes_stay_at_the_ends_of_what_can_be_compared_with_each_content_alone() -> None:
+    """Of N = 1, 2, 4, 8 alone the ends and 4 stay (the larger of 2 and 4, as near); of the mix's 2, 4, 8 so do 4 and 8.
+
+    A natural mix has no natural content alone beside it in this grid.
+    """
+    mixed = study(**{"  forced: {stop: forced, output_tokens: 64}\n": MIXED, ", 16, 32]": "]"})
+    grid = smallest_grid(mixed)
+    streams = {name: protocol.concurrency for name, protocol in grid.study.protocols.items()}
+    assert streams == {"forced": (1, 4, 8), "mixed": (4, 8)}
+    cells = [cell for cell in make_plan(grid.study).cells if cell.protocol == "mixed"]
+    assert {(cell.tag, cell.concurrency) for cell in cells} == {("code+json", 4), ("code+json", 8)}
+
+
 def decides(path: Path) -> bool:
     """Whether a file is a study with a forced closed loop, without which there is nothing for a policy to decide."""
     if "\nstudy: " not in path.read_text(encoding="utf-8"):
@@ -165,6 +206,14 @@ def test_plan_for_policy_shows_both_times_and_starts_nothing(tmp_path: Path) -> 
     assert f"specprof run {written}" in told.stdout
     assert specprof("plan", written).returncode == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml", "study.yaml"]
+
+
+def test_plan_for_policy_says_what_it_leaves_out() -> None:
+    told = specprof("plan", ROOT / "configs" / "new-draft.yaml", "--for", "policy").stdout
+    assert "new-draft-policy: 5 launches" in told
+    assert "Arms left out: self-k3, random-k3 (bounds, which no policy chooses)." in told
+    told = specprof("plan", ROOT / "configs" / "demo.yaml", "--for", "policy").stdout
+    assert "Protocols left out: natural, unpenalised (one forced closed loop of each content decides)." in told
 
 
 def test_plan_refuses_another_purpose_and_a_file_without_one(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ SCHEDULE = "num_speculative_tokens_per_batch_size"
 # num_speculative_tokens, custom_class is not told, and parallel drafting (dflash, dspark) is sized once.
 _FOLLOW_THE_LOAD = frozenset({"ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "mtp"})
 
-_WHY_OUT = "in the pool with speculation it would cost the others more, or its drafter cannot follow the load"
 _NOTHING_TO_SERVE = (
     "Its engine shows that the procedure works and is none to serve with: no pool and no proxy is written. Measure on "
     "the engine that is to serve."
@@ -85,15 +84,13 @@ def route(policy: Policy, study: Study, facts: EngineFacts | None) -> Routing:
     deployed = deployment(study, facts)
     together = _together(policy, arms, deployed)
     config = _config(together, arms, deployed)
-    on = tuple(tag.tag for tag in policy.tags if config is not None and tag in together.tags)
+    on = tuple(tag.tag for tag in policy.tags if tag in together.tags)
     off = tuple(tag.tag for tag in policy.tags if tag.tag not in on)
     pools = (
         _pool(ON, on, config, _steps(together, arms), deployed),
         _pool(OFF, off, None, (), deployed),
     )
-    told = _given_up(policy, together) if config is not None else _cannot_follow(together, arms, deployed)
-    if config is not None:
-        told = chain(_notes_on(config), told)
+    told = chain(_notes_on(config or {}), _given_up(policy, together, arms, deployed))
     return Routing(deployed.served_model, tuple(pool for pool in pools if pool.tags), (*deployed.notes, *told))
 
 
@@ -148,21 +145,19 @@ def _largest_gain(tag: TagPolicy) -> float:
 def _together(policy: Policy, arms: Mapping[str, Flags], deployed: Deployment) -> _Group:
     """The contents that share the pool with speculation: one more joins where that makes the pool worth more.
 
-    If vLLM can be told of none of them, the first that should have speculated, so that somebody is told why not.
+    Nobody where vLLM can be told of none of them.
     """
 
     def rank(group: _Group) -> tuple[bool, float]:
         return _config(group, arms, deployed) is not None, group.worth
 
-    best, stuck = _Group((), "", {}, 0.0), None
+    best = _Group((), "", {}, 0.0)
     for tag in sorted(filter(_ever_on, policy.tags), key=_largest_gain, reverse=True):
         drafters = dict.fromkeys(map(drafter_of, arms.values()))  # one engine has one: whichever gives these most
         joined = max((_group((*best.tags, tag), drafter, arms, policy.margin) for drafter in drafters), key=rank)
-        if not rank(joined)[0]:
-            stuck = stuck or joined
-        elif joined.worth > best.worth:
+        if rank(joined)[0] and joined.worth > best.worth:
             best = joined
-    return best if best.tags or stuck is None else stuck
+    return best
 
 
 def _group(tags: tuple[TagPolicy, ...], drafter: str, arms: Mapping[str, Flags], margin: float) -> _Group:
@@ -238,24 +233,7 @@ def _follows_the_load(drafter: Flags) -> bool:
     return (method in _FOLLOW_THE_LOAD or method.endswith("_mtp")) and not drafter.get("parallel_drafting")
 
 
-def _cannot_follow(group: _Group, arms: Mapping[str, Flags], deployed: Deployment) -> Iterator[str]:
-    """Why a group that should speculate does not."""
-    running = [step for step in _steps(group, arms) if step[2]]
-    if not running:
-        return
-    low, high, k = running[0]
-    method = json.loads(group.drafter).get("method", "")
-    why = "under data parallelism" if deployed.data_parallel else f"for method '{method}'"
-    hint = (
-        f" A pool held to --max-num-seqs {high} with its plain config (K = {k}) would stay where it pays."
-        if low == 1
-        else ""
-    )
-    where = streams(low, high)
-    yield f"vLLM has no load rule {why}, and speculation pays at {where} only: the arguments leave it off.{hint}"
-
-
-def _given_up(policy: Policy, group: _Group) -> Iterator[str]:
+def _given_up(policy: Policy, group: _Group, arms: Mapping[str, Flags], deployed: Deployment) -> Iterator[str]:
     """What contents are on and the pools do not give them, or give them with another arm."""
     for tag in filter(_ever_on, policy.tags):
         for part in tag.ranges:
@@ -264,9 +242,24 @@ def _given_up(policy: Policy, group: _Group) -> Iterator[str]:
             told = f"{tag.tag} at {streams(part.low, part.high)}"
             given = [group.arms.get(n) if tag in group.tags else None for n in range(part.low, part.high + 1)]
             if tag not in group.tags:
-                yield f"{told}: on by the policy, off in the pools: {_WHY_OUT}."
+                yield f"{told}: on by the policy, off in the pools: {_why_out(part, arms, deployed)}"
             elif None in given:
                 yield f"{told}: on by the policy, not at all these loads in the pool it shares."
             elif set(given) != {part.arm}:
-                arms = ", ".join(dict.fromkeys(arm for arm in given if arm and arm != part.arm))
-                yield f"{told}: {part.arm} by the policy, {arms} in the pool it shares (one drafter, one K per load)."
+                others = ", ".join(dict.fromkeys(arm for arm in given if arm and arm != part.arm))
+                yield f"{told}: {part.arm} by the policy, {others} in the pool it shares (one drafter, one K per load)."
+
+
+def _why_out(part: LoadRange, arms: Mapping[str, Flags], deployed: Deployment) -> str:
+    """Why a range that is on runs without: the others of its pool, or a drafter that cannot follow the load."""
+    config, cap = arms[part.arm or ""], deployed.max_num_seqs
+    always = part.low == 1 and cap is not None and cap <= part.high
+    if always or (_follows_the_load(config) and not deployed.data_parallel):
+        return "in the pool with speculation it would cost the others more."
+    why = "under data parallelism" if deployed.data_parallel else f"for method '{config.get('method', '')}'"
+    if part.low > 1:
+        hint = "No cap on requests holds a pool to these loads."
+    else:
+        plain = f"--max-num-seqs {part.high} with its plain config (K = {draft_length(config)})"
+        hint = f"A pool of its own, held to {plain}, would stay where it pays."
+    return f"vLLM has no load rule {why}. {hint}"

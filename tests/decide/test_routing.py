@@ -128,6 +128,28 @@ def test_a_drafter_that_cannot_follow_the_load_is_left_off_and_says_how_it_could
     assert any("no load rule for method 'suffix'" in note and "--max-num-seqs 2" in note for note in routing.notes)
 
 
+def test_every_range_that_is_left_off_is_named_with_its_own_way_out():
+    """A cap holds a pool to 1 stream, where code pays; json pays at 2 and not at 1, to which no cap holds anything."""
+    made = policy(code=[on(1), off(2), off(8)], json=[off(1), on(2), off(8)], prose=[off(1), off(8)])
+    routing = routed(made, {"k4": SUFFIX})
+    assert pools(routing) == {"spec-off": ("code", "json", "prose")}
+    why = "on by the policy, off in the pools: vLLM has no load rule for method 'suffix'."
+    held = "A pool of its own, held to --max-num-seqs 1 with its plain config (K = 4), would stay where it pays."
+    assert [note for note in routing.notes if "on by the policy" in note] == [
+        f"code at 1 stream: {why} {held}",
+        f"json at 2 streams: {why} No cap on requests holds a pool to these loads.",
+    ]
+
+
+def test_a_content_whose_drafter_could_run_is_out_for_the_sake_of_the_others():
+    """Suffix pays for code at every load the server takes, so it needs no rule; prose is worth more with n-gram."""
+    arms = {"k2": SUFFIX, "k4": ngram(4)}
+    routing = routed(policy(code=[on(1, "k2"), on(8, "k2")], prose=[on(n, "k4", gain=2.0) for n in (1, 8)]), arms)
+    assert pools(routing) == {"spec-on": ("prose",), "spec-off": ("code",)}
+    (note,) = (note for note in routing.notes if note.startswith("code at 1–8 streams"))
+    assert note.endswith("off in the pools: in the pool with speculation it would cost the others more.")
+
+
 def test_a_drafter_that_cannot_follow_the_load_may_run_where_it_always_pays():
     (pool,) = routed(policy(code=[on(1), on(8)]), {"k4": SUFFIX}).pools
     assert pool.speculative_config == SUFFIX

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specprof.records import EngineFacts
+from specprof.study.attach import AttachEngine
 from specprof.study.config import Study
 from specprof.study.engines import VllmEngine
 
@@ -22,13 +23,20 @@ _MEASURING_ENV = frozenset({
     "VLLM_SERVER_DEV_MODE", "VLLM_NO_USAGE_STATS", "PYTHONUNBUFFERED", "HF_HUB_OFFLINE",
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
 })  # fmt: skip
+_FLAGS_NOT_KNOWN = (
+    "The servers were attached to, not started, so their own arguments are not known: start them as you did, and add "
+    "what is said here of speculation."
+)
 _NO_CACHE = "--no-enable-prefix-caching"
 _REDACTED = "(redacted)"
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """How to start one server without speculation. `max_num_seqs`: most requests in a batch, None if not known."""
+    """How to start one server without speculation. `max_num_seqs`: most requests in a batch, None if not known.
+
+    `addresses`: of each arm's server, where the servers were there before they were measured.
+    """
 
     served_model: str
     argv: tuple[str, ...]
@@ -36,11 +44,15 @@ class Deployment:
     max_num_seqs: int | None
     data_parallel: bool
     notes: tuple[str, ...]
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 def deployment(study: Study, facts: EngineFacts | None) -> Deployment:
     """The measured engine as a server. A study that ran on no vLLM leaves a placeholder for the model."""
     cap = facts.max_num_seqs if facts is not None else None
+    if facts is not None and isinstance(study.engine, AttachEngine):
+        start = ("vllm", "serve", facts.model)
+        return Deployment(facts.model, start, {}, cap, False, (_FLAGS_NOT_KNOWN,), study.engine.arms)
     if facts is None or not facts.argv or not isinstance(study.engine, VllmEngine):
         note = f"No vLLM was measured: put your model and its arguments in the place of {MODEL_PLACEHOLDER}."
         return Deployment(MODEL_PLACEHOLDER, ("vllm", "serve", MODEL_PLACEHOLDER), {}, cap, False, (note,))

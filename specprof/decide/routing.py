@@ -44,7 +44,7 @@ Flags = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Servers that are started alike. `base_url` is a placeholder to be replaced by the real address.
+    """Servers that are started alike. `base_url`: of the attached server that was measured so, else a placeholder.
 
     `schedule`: (lowest, highest, K) by the number of requests in a batch, as decided, whether vLLM is told so by a
     schedule or plainly. `argv` and `env` start one server of it.
@@ -87,8 +87,8 @@ def route(policy: Policy, study: Study, facts: EngineFacts | None) -> Routing:
     on = tuple(tag.tag for tag in policy.tags if tag in together.tags)
     off = tuple(tag.tag for tag in policy.tags if tag.tag not in on)
     pools = (
-        _pool(ON, on, config, _steps(together, arms), deployed),
-        _pool(OFF, off, None, (), deployed),
+        _pool(ON, on, config, _steps(together, arms), deployed, _longest(together, arms)),
+        _pool(OFF, off, None, (), deployed, next((name for name in study.arms if name not in arms), "")),
     )
     told = chain(_notes_on(config or {}), _given_up(policy, together, arms, deployed))
     return Routing(deployed.served_model, tuple(pool for pool in pools if pool.tags), (*deployed.notes, *told))
@@ -100,10 +100,12 @@ def _pool(
     config: Flags | None,
     schedule: tuple[tuple[int, int, int], ...],
     deployed: Deployment,
+    arm: str,
 ) -> Pool:
     flags = ("--speculative-config", json.dumps(config, ensure_ascii=False)) if config is not None else ()
     argv = (*deployed.argv, *flags)
-    return Pool(name, f"http://{name}:8000/v1", tags, schedule, config, argv, deployed.env)
+    address = deployed.addresses.get(arm, f"http://{name}:8000")
+    return Pool(name, f"{address}/v1", tags, schedule, config, argv, deployed.env)
 
 
 def _notes_on(config: Flags) -> Iterator[str]:
@@ -209,6 +211,11 @@ def _steps(group: _Group, arms: Mapping[str, Flags]) -> tuple[tuple[int, int, in
 
 def _draft_length(arms: Mapping[str, Flags], arm: str | None) -> int:
     return draft_length(arms[arm]) if arm is not None else 0
+
+
+def _longest(group: _Group, arms: Mapping[str, Flags]) -> str:
+    """The arm of longest K, whose server can draft fewer as well."""
+    return max(filter(None, group.arms.values()), key=lambda arm: _draft_length(arms, arm), default="")
 
 
 def _config(group: _Group, arms: Mapping[str, Flags], deployed: Deployment) -> Flags | None:

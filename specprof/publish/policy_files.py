@@ -33,7 +33,7 @@ _POLICY_HEAD = """\
 """
 _PROXY_HEAD = """\
 # A LiteLLM proxy that sends each content to its pool: litellm --config litellm.yaml
-# 1. Put your servers in the place of the api_base addresses.
+# 1. Put your servers in the place of http://spec-on:8000 and http://spec-off:8000, where they stand.
 # 2. Set VLLM_API_KEY (any value if the servers ask for none), and LITELLM_MASTER_KEY: sk- and 32 random bytes in hex.
 #    Clients send it as their API key; LiteLLM does not start without one.
 # 3. Clients name the content in the model: {example}.

@@ -232,6 +232,24 @@ def test_a_study_without_vllm_leaves_the_model_to_be_filled_in():
     assert any("MODEL" in note for note in routing.notes)
 
 
+def attached(made):
+    engine = {"kind": "attach", "arms": {"off": "http://10.0.0.5:80/a", "k2": "http://b", "k4": "https://c:8443"}}
+    facts = replace(FACTS, kind="attach", model="my-model", argv=(), max_num_seqs=None)
+    return route(made, study([tag.tag for tag in made.tags], engine=engine), facts)
+
+
+def test_attached_servers_keep_their_own_names_and_addresses():
+    """Of two draft lengths the server of the longer one: it can be told to draft fewer, the other not to draft more."""
+    routing = attached(policy(code=[on(1, "k4"), on(2, "k2"), off(8)], prose=[off(1), off(8)]))
+    assert routing.served_model == "my-model"
+    assert routing.table == {"code": "https://c:8443/v1", "prose": "http://10.0.0.5:80/a/v1"}
+    assert [pool.argv[:3] for pool in routing.pools] == [("vllm", "serve", "my-model")] * 2
+    models = [entry["litellm_params"]["model"] for entry in proxy_config(routing)["model_list"]]
+    assert models == ["hosted_vllm/my-model"] * 2
+    assert any("their own arguments are not known" in note for note in routing.notes)
+    assert not any("MODEL" in note for note in routing.notes)
+
+
 @pytest.mark.parametrize(
     ("model", "name"),
     [

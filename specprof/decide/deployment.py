@@ -51,8 +51,10 @@ def deployment(study: Study, facts: EngineFacts | None) -> Deployment:
     """The measured engine as a server. A study that ran on no vLLM leaves a placeholder for the model."""
     cap = facts.max_num_seqs if facts is not None else None
     if facts is not None and isinstance(study.engine, AttachEngine):
-        start = ("vllm", "serve", facts.model)
-        return Deployment(facts.model, start, {}, cap, False, (_FLAGS_NOT_KNOWN,), study.engine.arms)
+        served = facts.model
+        return Deployment(
+            served, ("vllm", "serve", served), {}, cap, False, (_FLAGS_NOT_KNOWN,), addresses=study.engine.arms
+        )
     if facts is None or not facts.argv or not isinstance(study.engine, VllmEngine):
         note = f"No vLLM was measured: put your model and its arguments in the place of {MODEL_PLACEHOLDER}."
         return Deployment(MODEL_PLACEHOLDER, ("vllm", "serve", MODEL_PLACEHOLDER), {}, cap, False, (note,))

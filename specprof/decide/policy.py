@@ -87,7 +87,7 @@ class Choice:
     """What the evidence decides at one measured number of streams.
 
     `best`: the fastest fit arm (the fastest of all where a gate forbids every one). `tied`: the others that were as
-    fast, as far as this evidence can tell. `provisional`: one block per arm, which cannot show how another launch would
+    fast, as far as this evidence can tell. `first_look`: one block per arm, which cannot show how another launch would
     differ.
     """
 
@@ -99,7 +99,7 @@ class Choice:
     tied: tuple[Candidate, ...] = ()
 
     @property
-    def provisional(self) -> bool:
+    def first_look(self) -> bool:
         """Whether this is a first look only."""
         return self.best is not None and self.best.rests_on.num_blocks < 2
 
@@ -241,7 +241,7 @@ def _told(tag: str, protocol: str, choice: Choice, best: Candidate) -> DecisionF
         arm=best.arm,
         method=best.method,
         gain=best.gain,
-        first_look=choice.provisional,
+        first_look=choice.first_look,
         reason=choice.reason,
         confidence=best.confidence,
         tried=tuple(TriedArm(one.arm, one.gain, one.fit, one in choice.tied) for one in choice.candidates),

@@ -50,7 +50,7 @@ class LoadRange:
     expected_gain: Figure
     expected_at: int | None
     basis: Basis
-    provisional: bool
+    first_look: bool
     reason: str
     evidence: tuple[Choice, ...]
     caveats: tuple[str, ...]
@@ -211,7 +211,7 @@ def _range(part: _Part) -> LoadRange:
         expected_gain=best.gain if best else Figure(None),
         expected_at=weakest.concurrency if weakest else None,
         basis=Basis.MODELLED if part.modelled else Basis.MEASURED if part.evidence else Basis.NONE,
-        provisional=any(choice.provisional for choice in part.evidence),
+        first_look=any(choice.first_look for choice in part.evidence),
         reason=weakest.reason if weakest else "; ".join(part.notes),
         evidence=part.evidence,
         caveats=tuple(dict.fromkeys((*(part.notes if weakest else ()), *_range_caveats(part.evidence)))),
@@ -267,10 +267,10 @@ def _ratio(figure: Figure) -> str:
 
 def _caveats(study: Study, protocol: str, tags: Sequence[TagPolicy]) -> Iterator[str]:
     made = [choice for tag in tags for choice in tag.choices]
-    if any(choice.provisional for choice in made):
+    if any(choice.first_look for choice in made):
         yield (
             "One block per arm: a first look. Intervals hold the variation between prompts, not between launches; "
-            "blocks: 4 would measure both. Decisions marked provisional rest on it."
+            "blocks: 4 would measure both. Decisions marked (first look) rest on it."
         )
     num_arms = max((len(choice.candidates) for choice in made), default=0)
     if num_arms > 1:

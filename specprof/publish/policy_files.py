@@ -148,7 +148,7 @@ def _range(part: LoadRange) -> dict[str, Any]:
         "num_speculative_tokens": part.num_speculative_tokens,
         "expected_gain": {**_figure(part.expected_gain), "at_streams": part.expected_at},
         "basis": part.basis.value,
-        "provisional": part.provisional,
+        "first_look": part.first_look,
         "reason": part.reason,
         "evidence": [_choice(choice) for choice in part.evidence],
         "caveats": list(part.caveats),

@@ -104,7 +104,7 @@ def _decision(part: LoadRange) -> str:
     words = part.decision.value
     if part.decision is Decision.ON:
         words += f", {one_line(part.method)}"
-    return f"{words} (first look)" if part.provisional and part.decision is not Decision.UNDECIDED else words
+    return f"{words} (first look)" if part.first_look and part.decision is not Decision.UNDECIDED else words
 
 
 def _gains(part: LoadRange) -> Iterator[str]:

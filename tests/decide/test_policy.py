@@ -91,8 +91,8 @@ def test_a_caution_decides_but_is_told():
 def test_one_block_decides_as_a_first_look_only():
     (first,) = load_ranges("code", [choose(1, [candidate(1.2, 1.3, blocks=1)], MARGIN)], {})
     (second,) = load_ranges("code", [choose(1, [candidate(1.2, 1.3, blocks=2)], MARGIN)], {})
-    assert (first.decision, first.provisional) == (Decision.ON, True)
-    assert not second.provisional
+    assert (first.decision, first.first_look) == (Decision.ON, True)
+    assert not second.first_look
 
 
 def test_a_gain_without_an_interval_is_undecided():
@@ -374,5 +374,6 @@ def test_launches_that_differ_by_a_third_decide_nothing():
 
 def test_one_block_is_a_first_look_and_says_so():
     made = simulated(seed=3, blocks=1)
-    assert all(part.provisional for tag in made.tags for part in tag.ranges if part.evidence)
-    assert any("a first look" in caveat for caveat in made.caveats)
+    assert all(part.first_look for tag in made.tags for part in tag.ranges if part.evidence)
+    (caveat,) = (caveat for caveat in made.caveats if "a first look" in caveat)
+    assert caveat.endswith("Decisions marked (first look) rest on it."), "as the table marks them"

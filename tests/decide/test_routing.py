@@ -330,7 +330,7 @@ def test_the_committed_demo_gets_a_policy(tmp_path):
         assert (first["decision"], first["streams"], first["num_speculative_tokens"]) == ("on", [1, 2], 4)
         assert last["streams"][1] == 8
         assert last["decision"] != "on"
-        assert first["provisional"]
+        assert first["first_look"]
     assert "a first look" in told.stdout
     assert str(tmp_path / "litellm.yaml") in told.stdout
 

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from math import exp, log
 
 import numpy as np
 
 from specprof.analyse import stats
-from specprof.analyse.evidence import Evidence, Series
+from specprof.analyse.evidence import Evidence, Series, alike
 from specprof.analyse.results import ContentFigures, CutFigures, Figure
 from specprof.records import Cell, Role, Stop
 
 EQUIVALENCE_MARGIN = 0.05
+
+_ASKED = ("arm", "concurrency", "sampling", "chat", "guided")  # what neither cut may change
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +142,20 @@ def _log_steps_per_s(series: Series) -> stats.Array:
 
 def two_cuts(evidence: Evidence) -> Iterator[CutFigures]:
     """Stop rule × content [seed 000, chapter 3]: from a natural figure to a forced one of the same prompts, then to
-    another content under the same stop rule. Their product is the whole way.
+    another content that was forced the same way. Their product is the whole way.
     """
-    natural, forced = (_by_stop(evidence, stop) for stop in (Stop.NATURAL, Stop.FORCED))
-    for (tag, arm, n), start in natural.items():
-        middle = forced.get((tag, arm, n))
-        if middle is None or not _same_prompts(start, middle):
-            continue
-        for (other, other_arm, other_n), end in forced.items():
-            if (other_arm, other_n) == (arm, n) and other != tag:
-                yield _cut(start, middle, end)
+    figures = [series for _, series in evidence.series_of(Role.FIGURE) if series.log_throughputs()]
+    natural, forced = ([s for s in figures if s.cell.stop is stop] for stop in (Stop.NATURAL, Stop.FORCED))
+    for start, middle in product(natural, forced):
+        if _stopped_otherwise(start.cell, middle.cell):
+            for end in forced:
+                if end.cell.tag != start.cell.tag and alike(middle.cell, end.cell, *_ASKED, "max_tokens", "mask_eos"):
+                    yield _cut(start, middle, end)
+
+
+def _stopped_otherwise(natural: Cell, forced: Cell) -> bool:
+    """Whether two cells differ by the stop rule alone, of which it is part how an end is forbidden."""
+    return alike(natural, forced, "tag", *_ASKED) and set(natural.prompt_ids) == set(forced.prompt_ids)
 
 
 def _cut(start: Series, middle: Series, end: Series) -> CutFigures:
@@ -159,6 +165,7 @@ def _cut(start: Series, middle: Series, end: Series) -> CutFigures:
         other_tag=end.cell.tag,
         natural_protocol=start.cell.protocol,
         forced_protocol=middle.cell.protocol,
+        other_protocol=end.cell.protocol,
         arm=start.cell.arm,
         concurrency=start.cell.concurrency,
         natural_tok_s=Figure(x_start),
@@ -168,16 +175,3 @@ def _cut(start: Series, middle: Series, end: Series) -> CutFigures:
         content=Figure(x_end / x_middle),
         whole=Figure(x_end / x_start),
     )
-
-
-def _by_stop(evidence: Evidence, stop: Stop) -> dict[tuple[str, str, int], Series]:
-    """The first protocol of a stop rule for each content, arm and N."""
-    found: dict[tuple[str, str, int], Series] = {}
-    for (tag, _, arm, n), series in evidence.series_of(Role.FIGURE):
-        if series.cell.stop is stop and series.log_throughputs():
-            found.setdefault((tag, arm, n), series)
-    return found
-
-
-def _same_prompts(a: Series, b: Series) -> bool:
-    return set(a.cell.prompt_ids) == set(b.cell.prompt_ids) and a.cell.sampling == b.cell.sampling

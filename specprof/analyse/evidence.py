@@ -98,6 +98,11 @@ def key_of(cell: Cell | CellFigures) -> Key:
     return cell.tag, cell.protocol, cell.arm, cell.concurrency
 
 
+def alike(a: Cell, b: Cell, *names: str) -> bool:
+    """Whether two cells say the same under these names, fields of `Cell`."""
+    return all(getattr(a, name) == getattr(b, name) for name in names)
+
+
 class Evidence:
     """The cells of a study, sorted by what they are for. A cell whose every request failed is in no series, nor is an
     open loop, whose throughput is what was offered (`analyse.service`).

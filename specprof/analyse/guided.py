@@ -17,7 +17,7 @@ from math import log
 import numpy as np
 
 from specprof.analyse import stats
-from specprof.analyse.evidence import Evidence, Key, Series, contrast, key_of
+from specprof.analyse.evidence import Evidence, Key, Series, alike, contrast, key_of
 from specprof.analyse.gates.found import each_once
 from specprof.analyse.pairs import Pair, count_gap
 from specprof.analyse.quality import QualityFigures
@@ -77,8 +77,7 @@ def _differ_by_guidance(guided: Cell, free: Cell) -> bool:
     if free.guided or not guided.guided:
         return False
     same = ("tag", "arm", "concurrency", "stop", "max_tokens", "mask_eos", "sampling", "chat")
-    alike = all(getattr(guided, name) == getattr(free, name) for name in same)
-    return alike and set(guided.prompt_ids) == set(free.prompt_ids)
+    return alike(guided, free, *same) and set(guided.prompt_ids) == set(free.prompt_ids)
 
 
 class _Pairs:

@@ -8,21 +8,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from specprof.analyse import percentiles, stats
-from specprof.analyse.evidence import Evidence, Key, Series
+from specprof.analyse.evidence import Evidence, Series, alike
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.prompts import Prompts
 from specprof.analyse.requests import Mask, Names
 from specprof.analyse.results import NOTHING, Figure, Loops
 from specprof.ragged import Indices
-from specprof.records import Role, Stop
+from specprof.records import Cell, Role, Stop
 
 
-def own_ends(evidence: Evidence, key: Key) -> dict[str, int]:
-    """Where each text would have ended: output length of the natural run of the same prompt, if it stopped itself."""
-    tag, _, arm, _ = key
+def own_ends(evidence: Evidence, cell: Cell) -> dict[str, int]:
+    """Where each text would have ended: output length of the natural run of the same prompt, if it stopped itself.
+
+    Of a run that wrote the same texts otherwise: a grammar, a template or a penalty would have ended them elsewhere.
+    """
     ends: dict[str, int] = {}
-    for (t, _, a, _), series in evidence.series.items():
-        if (t, a) == (tag, arm) and series.cell.stop is Stop.NATURAL and series.cell.role is Role.FIGURE:
+    for _, series in evidence.series_of(Role.FIGURE):
+        if series.cell.stop is Stop.NATURAL and alike(series.cell, cell, "tag", "arm", "sampling", "chat", "guided"):
             for frame in series.frames:
                 stopped = frame.requests.where(frame.requests.finish_reason == "stop")
                 ends |= dict(zip(stopped.prompt_id.tolist(), stopped.output_tokens.astype(int).tolist(), strict=True))

@@ -225,12 +225,13 @@ class ContentFigures:
 
 @dataclass(frozen=True, slots=True)
 class CutFigures:
-    """The two cuts of seed 000: natural → forced on the same prompts, then content → content; `whole` = both."""
+    """The two cuts of seed 000: natural → forced on the same prompts, then a content forced alike; `whole` = both."""
 
     tag: str
     other_tag: str
     natural_protocol: str
     forced_protocol: str
+    other_protocol: str
     arm: str
     concurrency: int
     natural_tok_s: Figure

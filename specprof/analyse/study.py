@@ -116,7 +116,7 @@ def _cell(
     limits: LimitsOf,
 ) -> CellFigures:
     tag, _, arm, concurrency = key
-    loops = loop_evidence(series, own_ends(evidence, key))
+    loops = loop_evidence(series, own_ends(evidence, series.cell))
     found = each_once(_gates(key, series, evidence, loops, of_launch, limits))
     return cell_figures(key, series, prefill_speed=speeds.get((tag, arm, concurrency)), loops=loops, gates=found)
 

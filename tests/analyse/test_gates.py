@@ -12,7 +12,7 @@ from specprof.analyse.gates.found import caution, each_once, invalid
 from specprof.analyse.looping import loop_evidence, own_ends
 from specprof.analyse.results import Severity
 from specprof.analyse.study import analyse
-from specprof.records import ClientLoad, Counters, ServerTimes, Speculation, Stop
+from specprof.records import ClientLoad, Counters, Sampling, ServerTimes, Speculation, Stop
 from tests.factory import (
     NGRAM,
     distinct_tokens,
@@ -246,13 +246,30 @@ def test_7_merged_chunks_alone_are_no_loop():
     assert gate is None
 
 
+def natural_run(length, **changes):
+    """Two prompts, the first of which ends by itself after so many tokens."""
+    written = make_cell(num_prompts=2, stop=Stop.NATURAL, **{"protocol": "natural", **changes})
+    ended = make_request("code-000", num_tokens=length, finish_reason="stop")
+    return make_data(written, [ended, make_request("code-001", num_tokens=64)])
+
+
 def test_7_the_own_end_is_that_of_the_natural_run_of_the_same_prompt_and_arm():
     forced = make_cell(num_prompts=2)
-    written = make_cell(num_prompts=2, protocol="natural", stop=Stop.NATURAL)
-    requests = [make_request("code-000", num_tokens=30, finish_reason="stop"), make_request("code-001", num_tokens=64)]
-    evidence = Evidence([make_data(forced), make_data(written, requests)])
-    assert own_ends(evidence, ("code", "forced", "off", 4)) == {"code-000": 30}  # the other never stopped by itself
-    assert own_ends(evidence, ("code", "forced", "ngram-k4", 4)) == {}
+    evidence = Evidence([make_data(forced), natural_run(30)])
+    assert own_ends(evidence, forced) == {"code-000": 30}  # the other never stopped by itself
+    assert own_ends(evidence, make_cell(num_prompts=2, **ON)) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"guided": True}, {"chat": True}, {"sampling": Sampling(repetition_penalty=1.5)}],
+    ids=["guided", "chat", "sampling"],
+)
+def test_7_a_natural_run_that_wrote_other_texts_tells_no_own_end(change):
+    forced = make_cell(num_prompts=2)
+    other = natural_run(12, protocol="other", **change)
+    assert own_ends(Evidence([make_data(forced), other]), forced) == {}
+    assert own_ends(Evidence([make_data(forced), natural_run(30), other]), forced) == {"code-000": 30}
 
 
 # -- 9: counters ----------------------------------------------------------------------------------------------------

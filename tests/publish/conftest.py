@@ -324,6 +324,7 @@ def make_cuts(cells: dict[tuple[str, str, str, int], CellFigures]) -> list[CutFi
                 other_tag="code",
                 natural_protocol="natural",
                 forced_protocol="forced",
+                other_protocol="forced",
                 arm="on",
                 concurrency=n,
                 natural_tok_s=Figure(x[0]),

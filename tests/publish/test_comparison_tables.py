@@ -1,0 +1,25 @@
+"""The report's tables between cells: the gates a row answers to, and the intervals beside its ratios."""
+
+from __future__ import annotations
+
+from specprof.analyse.evidence import Evidence
+from specprof.analyse.study import analyse
+from specprof.publish.comparisons import cut_table
+from specprof.publish.grid import Grid
+from specprof.records import Stop
+from tests.factory import make_cell, make_data, make_requests, make_running_cell
+
+
+def test_a_cut_answers_to_the_gates_of_the_cell_it_ends_in() -> None:
+    """The other content is forced alike under another name, and its texts are 60 tokens and not the 64 asked for."""
+    other = make_cell()
+    start = make_running_cell(100.0, tag="zh-qa", protocol="natural", stop=Stop.NATURAL)
+    middle = make_running_cell(200.0, tag="zh-qa", protocol="forced-questions")
+    fit, unfit = (
+        cut_table(Grid(analyse("demo", Evidence([start, middle, end]), {})), "")
+        for end in (make_data(other), make_data(other, make_requests(other, num_tokens=60)))
+    )
+    assert fit is not None
+    assert unfit is not None
+    assert [[row.unfit for row in group.rows] for group in (*fit.groups, *unfit.groups)] == [[False], [True]]
+    assert [group.tag for group in fit.groups] == ["zh-qa, natural → forced-questions → code, forced"]

@@ -17,8 +17,9 @@ from math import exp, log
 
 import numpy as np
 
-from specprof.analyse import stats
-from specprof.analyse.evidence import Evidence, Series, alike
+from specprof.analyse import ordering, stats
+from specprof.analyse.evidence import Evidence, Series, alike, closed_loop, contrast, step_noise
+from specprof.analyse.pairs import Gap
 from specprof.analyse.results import ContentFigures, CutFigures, Figure
 from specprof.records import Cell, Role, Stop
 
@@ -52,7 +53,7 @@ def identity(series: Series) -> Identity | None:
         requests = frame.requests
         tokens = float(requests.later_tokens.sum())
         steps = float(np.nansum(requests.engine_steps - 1))
-        seconds = float((requests.last - requests.first).sum())
+        seconds = float(requests.writing.sum())
         if tokens and steps and seconds:
             streams = min(frame.cell.concurrency, len(requests))
             share = frame.throughput * seconds / tokens / streams
@@ -61,27 +62,46 @@ def identity(series: Series) -> Identity | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    """One content under a protocol, arm and N, as every pair that it is part of needs it.
+class _Log:
+    """A logarithm in each block that has it, and `prompts`: the variance they bring to its mean, degrees of freedom."""
 
-    Of ln(steps/s): `by_prompt` is the variance that prompts bring to its mean, with degrees of freedom; `by_block` what
-    it is in each block that has an identity.
-    """
+    by_block: Mapping[int, float]
+    prompts: tuple[float, int]
+
+    @property
+    def mean(self) -> float:
+        """Over blocks."""
+        return float(np.mean(list(self.by_block.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """One content under a protocol, arm and N, as every pair that it is part of needs it: ln(X / N) and its causes."""
 
     cell: Cell
-    causes: Identity
-    by_prompt: tuple[float, int]
-    by_block: Mapping[int, float]
+    total: _Log
+    tokens_per_step: _Log
+    steps_per_s: _Log
+    decode_share: _Log
 
     @classmethod
     def of(cls, series: Series) -> _Content | None:
         """None without an identity."""
-        causes = identity(series)
-        if causes is None:
+        found = {frame.cell.block: identity(Series((frame,))) for frame in series.frames}
+        blocks = {block: causes for block, causes in found.items() if causes is not None}
+        if not blocks:
             return None
-        blocks = {frame.cell.block: identity(Series((frame,))) for frame in series.frames}
-        by_block = {block: found.steps_per_s for block, found in blocks.items() if found is not None}
-        return cls(series.cell, causes, stats.variance_of_mean(_log_steps_per_s(series)), by_block)
+        prompts = {
+            "total": _of_throughput(series),
+            "tokens_per_step": stats.variance_of_log_ratio(*_tokens_and_steps(series)),
+            "steps_per_s": stats.variance_of_mean(_log_steps_per_s(series)),
+            "decode_share": _of_loop(series, closed_loop(series, "writing")),
+        }
+        logs = {
+            cause: _Log({block: getattr(causes, cause) for block, causes in blocks.items()}, variance)
+            for cause, variance in prompts.items()
+        }
+        return cls(series.cell, **logs)
 
 
 def content_effects(evidence: Evidence) -> Iterator[ContentFigures]:
@@ -97,47 +117,79 @@ def content_effects(evidence: Evidence) -> Iterator[ContentFigures]:
 
 
 def _effect(a: _Content, b: _Content) -> ContentFigures:
-    total = a.causes.total - b.causes.total
-    by_tokens = a.causes.tokens_per_step - b.causes.tokens_per_step
-    outcome, steps_per_s_ratio = _equivalence(a, b)
+    total, by_tokens = _gap(a.total, b.total), _gap(a.tokens_per_step, b.tokens_per_step)
+    outcome, steps_per_s_ratio = _equivalence(a.steps_per_s, b.steps_per_s)
     return ContentFigures(
         tag=a.cell.tag,
         other_tag=b.cell.tag,
         protocol=a.cell.protocol,
         arm=a.cell.arm,
         concurrency=a.cell.concurrency,
-        throughput_ratio=Figure(exp(total)),
-        tokens_per_step_ratio=Figure(exp(by_tokens)),
+        throughput_ratio=total.ratio,
+        tokens_per_step_ratio=by_tokens.ratio,
         steps_per_s_ratio=steps_per_s_ratio,
-        decode_share_ratio=Figure(exp(a.causes.decode_share - b.causes.decode_share)),
-        mediated_share=Figure(by_tokens / total if total else None),
+        decode_share_ratio=_gap(a.decode_share, b.decode_share).ratio,
+        mediated_share=Figure(by_tokens.estimate / total.estimate if total.estimate else None),
         only_acceptance=outcome,
     )
 
 
-def _equivalence(a: _Content, b: _Content) -> tuple[str, Figure]:
-    """Whether steps per second are the same, and their ratio with its 90% interval.
+def _gap(a: _Log, b: _Log) -> Gap:
+    """a / b of two contents.
 
-    The prompts of each content vary, and launches, which the two share: a launch enters as the block's difference. With
-    fewer than two shared blocks nothing tells how launches differ, so that it stays undecided, and the interval holds
-    the prompts alone; one prompt of either content leaves none.
+    No prompt is in both, so that what the prompts of each bring adds up. Launches the two share: one enters as the
+    block's difference. With fewer than two shared blocks nothing tells how launches differ; one prompt of either
+    content cannot show how another would.
     """
-    gap = a.causes.steps_per_s - b.causes.steps_per_s
-    launches = stats.variance_of_mean(np.array([a.by_block[n] - b.by_block[n] for n in b.by_block if n in a.by_block]))
-    if not a.by_prompt[1] or not b.by_prompt[1]:
-        return "undecided", Figure(exp(gap))
-    error, degrees = stats.pooled_error([a.by_prompt, b.by_prompt, launches])
-    outcome, reach = stats.equivalent(gap, error, degrees, margin=EQUIVALENCE_MARGIN)
-    ratio = Figure(exp(gap), *(None if v is None else exp(v) for v in (reach.low, reach.high)))
-    return (outcome if launches[1] else "undecided"), ratio
+    launches = _differences(a, b)
+    known = a.prompts[1] and b.prompts[1]
+    error, degrees = stats.pooled_error([a.prompts, b.prompts, stats.variance_of_mean(launches)]) if known else (0.0, 0)
+    return Gap(exp(b.mean), exp(a.mean), error, degrees)
+
+
+def _differences(a: _Log, b: _Log) -> stats.Array:
+    """a - b in every block that both have."""
+    return np.array([a.by_block[block] - b.by_block[block] for block in a.by_block if block in b.by_block])
+
+
+def _equivalence(a: _Log, b: _Log) -> tuple[str, Figure]:
+    """Whether steps per second are the same, and their ratio with its 90% interval; undecided with one shared block."""
+    gap = _gap(a, b)
+    if not gap.degrees:
+        return "undecided", gap.ratio
+    outcome, reach = stats.equivalent(gap.estimate, gap.error, gap.degrees, margin=EQUIVALENCE_MARGIN)
+    ratio = Figure(exp(gap.estimate), *(None if v is None else exp(v) for v in (reach.low, reach.high)))
+    return (outcome if len(_differences(a, b)) > 1 else "undecided"), ratio
+
+
+# -- what other prompts would have changed ----------------------------------------------------------------------------
+
+
+def _of_throughput(series: Series) -> tuple[float, int]:
+    """Variance of ln X. Blocks show by themselves what uneven steps do; of a single one it is added."""
+    variance, degrees = _of_loop(series, series.loop)
+    return variance + (step_noise(series) if len(series.frames) == 1 else 0.0), degrees
+
+
+def _of_loop(series: Series, loop: ordering.Loop) -> tuple[float, int]:
+    """Variance of ln(amount / wall), and of a single block what the order of its prompts did."""
+    variance, degrees = ordering.prompt_variance([(loop, 1)])
+    return variance + (ordering.order_variance([(loop, 1)]) if len(series.frames) == 1 else 0.0), degrees
+
+
+def _tokens_and_steps(series: Series) -> tuple[stats.Array, stats.Array]:
+    """Tokens and engine steps after the first chunk, prompt by prompt."""
+    return series.sums("later_tokens"), series.prompts.sums(np.nan_to_num(series.column("engine_steps") - 1))
 
 
 def _log_steps_per_s(series: Series) -> stats.Array:
     """Mean ln(steps/s) over blocks, prompt by prompt."""
-    seconds = series.column("last") - series.column("first")
-    wrote_on = series.column("tpot") > 0
+    seconds, wrote_on = series.column("writing"), series.column("tpot") > 0
     rates = np.divide(series.column("engine_steps") - 1, seconds, out=np.zeros(len(seconds)), where=wrote_on)
     return np.array(list(series.prompts.mean_logs(rates).values()))
+
+
+# -- the two cuts -----------------------------------------------------------------------------------------------------
 
 
 def two_cuts(evidence: Evidence) -> Iterator[CutFigures]:
@@ -159,7 +211,8 @@ def _stopped_otherwise(natural: Cell, forced: Cell) -> bool:
 
 
 def _cut(start: Series, middle: Series, end: Series) -> CutFigures:
-    x_start, x_middle, x_end = (exp(float(np.mean(list(s.log_throughputs().values())))) for s in (start, middle, end))
+    natural, forced, other = (contrast([(series, 1)]) for series in (start, middle, end))
+    x_start, x_middle, x_end = (_log_throughput(series) for series in (start, middle, end))
     return CutFigures(
         tag=start.cell.tag,
         other_tag=end.cell.tag,
@@ -168,10 +221,14 @@ def _cut(start: Series, middle: Series, end: Series) -> CutFigures:
         other_protocol=end.cell.protocol,
         arm=start.cell.arm,
         concurrency=start.cell.concurrency,
-        natural_tok_s=Figure(x_start),
-        forced_tok_s=Figure(x_middle),
-        other_tok_s=Figure(x_end),
-        stop_rule=Figure(x_middle / x_start),
-        content=Figure(x_end / x_middle),
-        whole=Figure(x_end / x_start),
+        natural_tok_s=natural,
+        forced_tok_s=forced,
+        other_tok_s=other,
+        stop_rule=contrast([(middle, 1), (start, -1)]),
+        content=_gap(x_end, x_middle).ratio,
+        whole=_gap(x_end, x_start).ratio,
     )
+
+
+def _log_throughput(series: Series) -> _Log:
+    return _Log(series.log_throughputs(), _of_throughput(series))

@@ -62,7 +62,7 @@ class CellFrame:
     def tpot_s(self) -> float:
         """TPOT over all tokens of the cell, so that a text weighs as much as it wrote; NaN where nobody wrote on."""
         tokens = float(self.requests.later_tokens.sum())
-        return float((self.requests.last - self.requests.first).sum()) / tokens if tokens else float("nan")
+        return float(self.requests.writing.sum()) / tokens if tokens else float("nan")
 
     @cached_property
     def wall_s(self) -> float:

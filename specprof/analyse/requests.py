@@ -69,6 +69,11 @@ class Requests:
     def __len__(self) -> int:
         return len(self.prompt_id)
 
+    @property
+    def writing(self) -> Array:
+        """Seconds from the first chunk to the last."""
+        return self.last - self.first
+
     def where(self, rows: Mask) -> Requests:
         """Those of them. `rows`: shape (requests,)."""
         return Requests(**{name: values[rows] for name, values in self.columns().items()})

@@ -47,12 +47,24 @@ def ratio(numerators: Array, denominators: Array, *, offset: float = 0.0) -> Fig
     if total <= 0:
         return Figure(None)
     slope = float(np.sum(numerators)) / total
-    value, n = offset + slope, len(numerators)
-    if n < 2 or slope <= 0 or value <= 0:
+    value = offset + slope
+    if len(numerators) < 2 or slope <= 0 or value <= 0:
         return Figure(value)
+    variance, degrees = variance_of_log_ratio(numerators, denominators, offset=offset)
+    return around_log(log(value), sqrt(variance), degrees)
+
+
+def variance_of_log_ratio(numerators: Array, denominators: Array, *, offset: float = 0.0) -> tuple[float, int]:
+    """Variance of ln(offset + Σ numerators / Σ denominators) over clusters, and its degrees of freedom.
+
+    (0, 0) of one cluster, which cannot tell.
+    """
+    n, total = len(numerators), float(np.sum(denominators))
+    if n < 2:
+        return 0.0, 0
+    slope = float(np.sum(numerators)) / total
     residuals = numerators - slope * denominators
-    variance = n / (n - 1) * float(np.sum(residuals**2)) / total**2
-    return around_log(log(value), sqrt(variance) / value, n - 1)
+    return n / (n - 1) * float(np.sum(residuals**2)) / (total * (offset + slope)) ** 2, n - 1
 
 
 def log_mean(values: Array) -> Figure:

@@ -307,7 +307,7 @@ def make_contents(cells: dict[tuple[str, str, str, int], CellFigures]) -> list[C
             tokens = (one.tokens_per_engine_step.value or 0) / (other.tokens_per_engine_step.value or 1)
             steps = around(ratio / tokens, 0.04)
             outcome = "pass" if arm == "off" else "undecided" if n == 1 else "fail"
-            causes = Figure(ratio), Figure(tokens), steps, Figure(1.0), Figure(0.88)
+            causes = around(ratio, 0.06), around(tokens, 0.05), steps, around(1.0, 0.01), Figure(0.88)
             made.append(ContentFigures(a, b, "forced", arm, n, *causes, outcome))
     return made
 
@@ -327,12 +327,12 @@ def make_cuts(cells: dict[tuple[str, str, str, int], CellFigures]) -> list[CutFi
                 other_protocol="forced",
                 arm="on",
                 concurrency=n,
-                natural_tok_s=Figure(x[0]),
-                forced_tok_s=Figure(x[1]),
-                other_tok_s=Figure(x[2]),
-                stop_rule=Figure(x[1] / x[0]),
-                content=Figure(x[2] / x[1]),
-                whole=Figure(x[2] / x[0]),
+                natural_tok_s=around(x[0], 0.05),
+                forced_tok_s=around(x[1], 0.05),
+                other_tok_s=around(x[2], 0.05),
+                stop_rule=around(x[1] / x[0], 0.06),
+                content=around(x[2] / x[1], 0.06),
+                whole=around(x[2] / x[0], 0.06),
             )
         )
     return made

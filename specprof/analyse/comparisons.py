@@ -108,8 +108,11 @@ def changed_output(frame: CellFrame, off: Sequence[CellFrame]) -> Iterator[GateF
     changed = divergence(texts(frame), plain)
     if changed.num_differ == 0:
         return
-    controls = [divergence(plain, texts(other)) for other in off if other is not twin]
-    control = max(controls, key=lambda d: d.num_differ / max(d.num_compared, 1), default=Divergence(0, 0))
+    controls: dict[int, list[Divergence]] = defaultdict(list)
+    for other in off:
+        if other is not twin:
+            controls[other.cell.concurrency].append(divergence(plain, texts(other)))
+    control = off_control(controls)
     unit = "token" if frame.names_tokens else "character"
     where = f"first at {unit} {changed.first_position + 1} of {changed.first_prompt}"
     evidence = f"{changed.num_differ} of {changed.num_compared} greedy texts differ from the off arm's, {where}"
@@ -118,7 +121,7 @@ def changed_output(frame: CellFrame, off: Sequence[CellFrame]) -> Iterator[GateF
         yield GateFinding(8, "output changed", Severity.CAUTION, evidence + "; no off/off control", remedy)
         return
     evidence += f"; off/off control {control.num_differ} of {control.num_compared}"
-    if _more(changed, control):
+    if more_changed(changed, control):
         remedy = "A fault, not a speed-up: try dtype float32 and another engine version, and report it."
         yield GateFinding(8, "output changed", Severity.INVALID, evidence, remedy)
     else:
@@ -126,7 +129,27 @@ def changed_output(frame: CellFrame, off: Sequence[CellFrame]) -> Iterator[GateF
         yield GateFinding(8, "output differs", Severity.CAUTION, evidence, remedy)
 
 
-def _more(changed: Divergence, control: Divergence) -> bool:
+def off_control(by_load: Mapping[int, Sequence[Divergence]]) -> Divergence:
+    """What changes without speculation, of the off cells at each N.
+
+    Launches at one N send the same prompts to batches of the same size and repeat each other, so an N counts once, as
+    its worst launch. Where no N changes anything all are evidence of that, each with its prompts. Where one does it
+    speaks alone: rounding goes by batch size, and the quiet, as a cell's own N often is, would dilute the loud until
+    noise looks like a fault. That all send the same prompts makes them more alike than Fisher's test takes them to be,
+    which errs on the side of caution.
+    """
+    worst = [max(found, key=_share_changed) for found in by_load.values()]
+    if not any(control.num_differ for control in worst):
+        return Divergence(0, sum(control.num_compared for control in worst))
+    return max(worst, key=_share_changed)
+
+
+def _share_changed(found: Divergence) -> tuple[float, int]:
+    """Of two alike, that of more prompts is the greater."""
+    return found.num_differ / max(found.num_compared, 1), found.num_compared
+
+
+def more_changed(changed: Divergence, control: Divergence) -> bool:
     """One-sided Fisher test at 5%: more texts changed than the control explains."""
     rows = (changed.num_differ, changed.num_compared, control.num_differ, control.num_compared)
     return distributions.fisher_greater(*rows) < 0.05

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from specprof.analyse.comparisons import (
+    Divergence,
     Texts,
     above_cause,
     changed_output,
     divergence,
     drift,
+    more_changed,
+    off_control,
 )
 from specprof.analyse.results import Severity
 from specprof.ragged import Ragged
@@ -110,6 +113,50 @@ def test_8_without_a_control_nothing_is_concluded():
     assert gate.severity is Severity.CAUTION
     assert "no off/off control" in gate.evidence
     assert "second N" in gate.remedy
+
+
+def test_8_what_no_n_changes_by_itself_is_no_rounding():
+    """Four of 16 texts change, and none at either N in any launch. One-sided Fisher test, by hand:
+
+    against one N   (0 of 16)  C(16, 4) / C(32, 4) = 1820 / 35960  = 5.06%
+    against two     (0 of 32)  C(16, 4) / C(48, 4) = 1820 / 194580 = 0.94%
+    """
+    off = [texts_frame(0, block=block, concurrency=n) for block in range(4) for n in (4, 1)]
+    (gate,) = eight(texts_frame(4, **ON), off)
+    assert gate.severity is Severity.INVALID
+    assert "off/off control 0 of 32" in gate.evidence
+
+
+def test_8_launches_at_one_n_repeat_each_other_and_count_once():
+    """Three more launches at the same N are the same batches again: 5.06% as against one."""
+    (gate,) = eight(texts_frame(4, **ON), [texts_frame(0, block=block) for block in range(4)])
+    assert gate.severity is Severity.CAUTION
+    assert "off/off control 0 of 16" in gate.evidence
+
+
+def test_8_the_quiet_n_do_not_dilute_the_loud_one():
+    """Seven texts change, and five by batch size alone: no fault (36%). Against 5 of 32, zeros counted in: 4.1%."""
+    off = [texts_frame(0, block=block) for block in range(3)] + [texts_frame(5, block=1, concurrency=1)]
+    (gate,) = eight(texts_frame(7, **ON), off)
+    assert gate.severity is Severity.CAUTION
+    assert "off/off control 5 of 16" in gate.evidence
+
+
+@pytest.mark.parametrize("rate", [0.03, 0.06, 0.1, 0.15, 0.25, 0.4])
+@pytest.mark.parametrize("loads", [2, 4])
+@pytest.mark.parametrize("ties", [False, True], ids=["any prompt", "near ties alone"])
+def test_8_noise_of_batch_sizes_is_called_a_fault_in_at_most_5_percent(rate, loads, ties):
+    """Speculation is one more batch size. Each changes a prompt's text by chance, and its four launches repeat that;
+    the cell's own N changes none. `ties`: half of the time, and only prompts where two tokens are nearly as likely.
+    """
+    rng = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(2000):
+        chances = 0.5 * (rng.random(16) < 2 * rate) if ties else np.full(16, rate)
+        mine, *others = (Divergence(int((rng.random(16) < chances).sum()), 16) for _ in range(loads))
+        by_load = {8: [Divergence(0, 16)] * 3, **{n: [other] * 4 for n, other in enumerate(others)}}
+        alarms += more_changed(mine, off_control(by_load))
+    assert alarms / 2000 <= 0.05
 
 
 def test_8_a_text_is_compared_once_however_many_blocks_there_are():

@@ -25,6 +25,7 @@ from specprof import InputError, Results, SpecprofError, Study
 from specprof.api import running as api_running
 from specprof.api.frames import CELL_COLUMNS, GAIN_COLUMNS, REQUEST_COLUMNS
 from specprof.api.progress import Logged
+from specprof.errors import StoreError
 from specprof.study.plan import make_plan
 from specprof.study.reading import load_study
 from specprof.terminal import TerminalProgress
@@ -140,6 +141,24 @@ def test_the_same_call_goes_on_and_measures_nothing_twice(folder: Path, caplog: 
     assert specprof.run(folder / "study.yaml", folder.parent) == folder
     assert sealed(folder) == before
     assert f"all {len(before)} cells are measured already" in caplog.text
+
+
+def test_a_refused_run_leaves_the_study_as_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = {"name": "line", "metric": "throughput", "protocol": "forced", "workload": "code", "arm": "off"}
+    sides = {"numerator": {"concurrency": 2}, "denominator": {"concurrency": 1}, "at_least": 1.01}
+    study = {**STUDY, "arms": {"off": {}}, "verdicts": [line | sides]}
+    root = specprof.run(Study.parse(study), tmp_path)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(StoreError, match="verdict 'line' was declared before the measurement and has changed"):
+        specprof.run(Study.parse(study | {"verdicts": [line | sides | {"at_least": 1.5}]}), tmp_path)
+
+    def refuses(*_: object) -> None:
+        raise InputError("this arm crashes")
+
+    monkeypatch.setattr(api_running, "require_startable", refuses)
+    with pytest.raises(InputError, match="this arm crashes"):
+        specprof.run(Study.parse(study | {"blocks": 2}), tmp_path)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
 def test_a_results_folder_is_read_as_figures_and_frames(folder: Path) -> None:

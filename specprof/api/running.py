@@ -64,12 +64,10 @@ def _run(study: Study, text: str, root: Path, progress: Progress) -> Path:
     require_backend(study.clients)
     with Store.held(root, text, study.content_hash(), lambda then: changes(then, study)) as store:
         require_same_cells(plan, store)
-        store.keep_study(text)
-        store.declare_verdicts({verdict.name: verdict.digest() for verdict in study.verdicts})
         if not store.environment():  # once per study
             store.write_environment({**machine(), CEILING: None})
         for num_blocks in study.looks:
-            _measure(study, make_plan(study, num_blocks), store, progress)
+            _measure(study, text, make_plan(study, num_blocks), store, progress)
             if num_blocks != study.looks[-1] and _is_enough(study, store):
                 progress.say(f"{store.root}: decided after {num_blocks} blocks.")
                 break
@@ -102,14 +100,18 @@ def _measure_client(store: Store, progress: Progress) -> None:
         progress.warn(f"Gate 11 cannot say how near the client came to its limit: {found[CEILING_PROBLEM]}.")
 
 
-def _measure(study: Study, plan: Plan, store: Store, progress: Progress) -> None:
+def _measure(study: Study, text: str, plan: Plan, store: Store, progress: Progress) -> None:
+    """What is left of a plan. The file is kept once nothing refuses it: a refused one is not what was measured."""
     agenda = Agenda(study, plan, store)
     sealed, left = agenda.num_sealed(), agenda.num_left()
+    if left:
+        require_folders(study)  # not after the first arms have been measured for ten minutes
+        require_startable(study, lambda said: progress.warn(f"Known: {said}"))
+    store.declare_verdicts({verdict.name: verdict.digest() for verdict in study.verdicts})
+    store.keep_study(text)
     if not left:
         progress.say(f"{store.root}: all {sealed} cells are measured already.")
         return
-    require_folders(study)  # not after the first arms have been measured for ten minutes
-    require_startable(study, lambda said: progress.warn(f"Known: {said}"))
     if sealed:
         total = f"{'up to ' if may_end_early(study) else ''}{sealed + left}"
         progress.say(f"{store.root}: {sealed} of {total} cells are measured; going on.")

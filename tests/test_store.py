@@ -480,6 +480,7 @@ def read_only(monkeypatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         for name in ("open", "mkdir"):
             patch.setattr(Path, name, refuses)
+        patch.setattr("os.open", refuses)
         patch.setattr(store_module.pq, "write_table", refuses)
         yield
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+
+import pyarrow.parquet as pq
 import pytest
 
 from specprof.errors import StoreError
@@ -46,6 +50,47 @@ def test_scores_are_written_once_and_after_their_cell(store):
     assert (store.root / "scores" / f"{KEY}.parquet").read_bytes() == before
 
 
+def measured_again(store: Store) -> None:
+    """The cell is removed and measured anew: its key is the same and its texts are others."""
+    shutil.rmtree(store.root / "cells" / KEY)
+    store.seal(make_record(requests=[replace(request, text="other") for request in make_record().requests]))
+
+
+def test_scores_of_texts_that_are_gone_are_nobodys_and_give_way(store):
+    store.seal_scores(KEY, 0, SCORES)
+    shutil.move(store.root / "cells" / KEY, store.root / "aside")
+    assert not store.is_scored(KEY)
+    assert store.scores() == {}
+    shutil.move(store.root / "aside", store.root / "cells" / KEY)
+    assert store.is_scored(KEY)
+    measured_again(store)
+    assert not store.is_scored(KEY)
+    assert store.scores() == {}
+    store.seal_scores(KEY, 1, SCORES[:1])
+    assert store.is_scored(KEY)
+    assert [row["prompt_id"] for row in store.scores()[KEY].to_pylist()] == ["code-000"]
+
+
+def test_older_scores_are_of_the_texts_that_were_there_before_them(store):
+    """A file from before scores named their requests tells only when they were made."""
+    store.seal_scores(KEY, 0, SCORES)
+    path = store.root / "scores" / f"{KEY}.parquet"
+    table = pq.read_table(path)
+    for scored_at, current in (("2000-01-01T00:00:00.000+00:00", False), ("2999-01-01T00:00:00.000+00:00", True)):
+        pq.write_table(table.replace_schema_metadata({"launch": "0", "scored_at": scored_at}), path)
+        assert store.is_scored(KEY) is current
+        assert set(store.scores()) == ({KEY} if current else set())
+
+
+@pytest.mark.parametrize("metadata", [None, {"launch": "0"}])
+def test_scores_that_do_not_say_what_they_are_of_are_refused(store, metadata):
+    store.seal_scores(KEY, 0, SCORES)
+    path = store.root / "scores" / f"{KEY}.parquet"
+    pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
+    with pytest.raises(StoreError, match="Remove the file to score the cell again"):
+        store.is_scored(KEY)
+
+
 def test_an_interrupted_write_leaves_no_scores(store, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -71,7 +116,9 @@ def test_scores_that_were_changed_are_refused_with_what_to_do(store):
     store.seal_scores(KEY, 0, SCORES)
     path = store.root / "scores" / f"{KEY}.parquet"
     content = bytearray(path.read_bytes())
-    content[len(content) // 6] ^= 0xFF
+    column = pq.read_metadata(path).row_group(0).column(0)
+    first = column.dictionary_page_offset or column.data_page_offset
+    content[first + column.total_compressed_size - 1] ^= 0xFF  # the end of a page, where its values are
     path.write_bytes(bytes(content))
     with pytest.raises(StoreError, match="Remove the file to score the cell again"):
         store.scores()

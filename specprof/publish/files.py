@@ -6,27 +6,16 @@ is for its author to say.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from specprof.errors import InputError
+from specprof.store.files import replacing
 
 
 def put(path: Path, content: bytes) -> None:
     """Write a file; readers see the old one or the new one. A link in its place is replaced, never followed."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with suppress(FileNotFoundError):
-            temporary.unlink()  # what a crash left, or a link
-        with temporary.open("xb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with replacing(path) as handle:
+        handle.write(content)
 
 
 def folder_in(parent: Path, name: str) -> Path:

@@ -28,9 +28,20 @@ from specprof.columns import REQUEST_SCHEMA, CellData, cell_data, score_table
 from specprof.errors import StoreError, reason
 from specprof.records import CellRecord, EngineFacts, TextMarks, TextScores
 from specprof.store import identity
-from specprof.store.cells import CELL, COUNTERS, REQUESTS, SEAL, cell_json, counters_json, read_cell, read_scores
+from specprof.store.cells import (
+    CELL,
+    COUNTERS,
+    REQUESTS,
+    SEAL,
+    are_scores_of,
+    cell_json,
+    counters_json,
+    read_cell,
+    read_scores,
+    scores_told,
+)
 from specprof.store.explained import FILE as EXPLANATIONS
-from specprof.store.files import now, read_json, read_text, sha256, sync, sync_folder, write, write_json, writing
+from specprof.store.files import now, read_json, read_text, replacing, sha256, sync, sync_folder, write, write_json, writing
 from specprof.store.identity import Explain
 from specprof.store.kinds import require_facts, require_machine
 from specprof.store.lock import exclusive
@@ -194,23 +205,24 @@ class Store:
         return self.root / "cells" / key
 
     def is_scored(self, key: str) -> bool:
-        """Whether a cell's texts are scored for good."""
-        return self._scores(key).is_file()
+        """Whether the texts a cell holds now are scored for good."""
+        path = self._scores(key)
+        return path.is_file() and self.is_sealed(key) and are_scores_of(path, self._cell(key))
 
     def seal_scores(self, key: str, launch: int, scores: Sequence[TextScores]) -> None:
-        """Put the scores of a sealed cell's texts on disk for good, with the launch they were made on."""
+        """Put the scores of a sealed cell's texts on disk for good, with the launch they were made on.
+
+        Scores of texts that the cell held before give way.
+        """
         if not self.is_sealed(key) or self.is_scored(key):
             why = "is scored already" if self.is_scored(key) else "is not sealed yet"
             raise StoreError(f"{self.root}: cell {key} {why}; scores are written once, after their cell.")
         path = self._scores(key)
-        temporary = path.with_name(f".{path.name}.tmp")
-        table = score_table(scores).replace_schema_metadata({"launch": str(launch), "scored_at": now()})
+        table = score_table(scores).replace_schema_metadata(scores_told(launch, self._hashes(key)[REQUESTS]))
         with writing(path):
             path.parent.mkdir(exist_ok=True)
-            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
-            sync(temporary)
-            temporary.replace(path)
-            sync_folder(path.parent)
+            with replacing(path) as handle:
+                pq.write_table(table, handle, compression="zstd", write_page_checksum=True)
 
     def _scores(self, key: str) -> Path:
         return self.root / "scores" / f"{key}.parquet"
@@ -320,8 +332,9 @@ class Store:
             ) from None
 
     def scores(self) -> dict[str, pa.Table]:
-        """The scored texts of every scored cell, by the cell's key."""
-        return {path.stem: read_scores(path) for path in sorted((self.root / "scores").glob("[!.]*.parquet"))}
+        """The scored texts of every scored cell, by the cell's key. Scores of texts measured since are nobody's."""
+        found = sorted((self.root / "scores").glob("[!.]*.parquet"))
+        return {path.stem: read_scores(path) for path in found if self.is_scored(path.stem)}
 
     def marks(self) -> dict[str, TextMarks]:
         """The judged texts of every judged cell, by the cell's key. Marks of texts measured since are nobody's."""

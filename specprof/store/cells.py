@@ -32,7 +32,7 @@ from specprof.records import (
     Stop,
     WorkerLoad,
 )
-from specprof.store.files import read_json, sha256
+from specprof.store.files import now, read_json, sha256
 from specprof.store.kinds import require_kinds
 from specprof.store.requests import RecentColumns, StoredRequests
 
@@ -120,15 +120,34 @@ def _cell_data(told: dict[str, Any], counters: dict[str, Any], requests: StoredR
     return data
 
 
+def scores_told(launch: int, requests_sha256: str) -> dict[str, str]:
+    """What a file of scores says of itself: when and on which launch they were made, of which requests."""
+    return {"launch": str(launch), "scored_at": now(), "requests_sha256": requests_sha256}
+
+
+def are_scores_of(path: Path, folder: Path) -> bool:
+    """Whether scores are of the texts that a sealed cell holds now. Older ones do not name them: the times must do."""
+    try:
+        sealed = read_json(folder / SEAL)
+        told = {name.decode(): value.decode() for name, value in (pq.read_schema(path).metadata or {}).items()}
+        if "requests_sha256" in told:
+            return bool(told["requests_sha256"] == sealed["sha256"][REQUESTS])
+        return bool(told["scored_at"] >= sealed["sealed_at"])
+    except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as problem:
+        raise _no_scores(path, problem) from None
+
+
 def read_scores(path: Path) -> pa.Table:
     """The scored texts of one cell."""
     try:
         table = pq.read_table(path, page_checksum_verification=True)
         return table.select(SCORE_SCHEMA.names).cast(SCORE_SCHEMA)
     except (OSError, KeyError, ValueError, pa.ArrowException) as problem:
-        raise StoreError(
-            f"{path}: cannot be read ({reason(problem)}). Remove the file to score the cell again."
-        ) from None
+        raise _no_scores(path, problem) from None
+
+
+def _no_scores(path: Path, problem: Exception) -> StoreError:
+    return StoreError(f"{path}: cannot be read ({reason(problem)}). Remove the file to score the cell again.")
 
 
 def _cell(told: dict[str, Any]) -> Cell:

@@ -1,4 +1,8 @@
-"""Files that are there whole or not at all, and what is said of a disk that does not take them."""
+"""Files that are there whole or not at all, and what is said of a disk that does not take them.
+
+A results folder may come from somebody else, and may hold links. No file is written through one, since where it leads
+is for its author to say.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,17 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from specprof.errors import StoreError, reason
 
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # some network file systems know no fsync of a folder
+_ABANDONED_S = 3600.0  # no writer takes so long: a temporary file of that age is what an interrupted one left
 
 
 def now() -> str:
@@ -29,14 +35,37 @@ def sha256(content: bytes) -> str:
 
 def write(path: Path, content: bytes) -> None:
     """All or nothing: a reader sees the old file or the new one, whatever happens in between, a power cut included."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with writing(path):
-        with temporary.open("wb") as handle:
-            handle.write(content)
+    with writing(path), replacing(path) as handle:
+        handle.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """What is written in the block takes the file's place at its end, all or nothing; a link there is replaced.
+
+    The temporary file is new and this writer's alone, so that no link is followed and two writers never meet.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as handle:
+            yield handle
             handle.flush()
             os.fsync(handle.fileno())
+            _remove_abandoned(path, before_s=os.fstat(handle.fileno()).st_mtime - _ABANDONED_S)
         temporary.replace(path)
         sync_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path, before_s: float) -> None:
+    """Drop what writers of this file left that were interrupted before that time, by the file system's own clock."""
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(f".{path.name}.") and entry.name.endswith("tmp"):
+                if entry.stat(follow_symlinks=False).st_mtime < before_s:
+                    os.unlink(entry.path)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -23,9 +23,7 @@ def exclusive(root: Path) -> Iterator[None]:
 
     StoreError, naming the process and host that hold it, if another run has it.
     """
-    with writing(root):
-        handle = (root / ".lock").open("a+", encoding="utf-8", errors="replace")
-    with handle:
+    with _opened(root / ".lock") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -44,6 +42,15 @@ def exclusive(root: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):
                 handle.truncate(0)  # results that are handed on name no host
+
+
+def _opened(path: Path) -> IO[str]:
+    """The lock file, made if need be. StoreError where a link or the like stands in its place: it is written to."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with writing(path.parent):
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise StoreError(f"{path}: is a link or no file, and nothing is written through it. Remove it.")
+        return os.fdopen(os.open(path, flags, 0o666), "a+", encoding="utf-8", errors="replace")
 
 
 def _sign(handle: IO[str]) -> None:

@@ -113,13 +113,13 @@ def writing_to(disk: Disk) -> Iterator[None]:
         disk.take()
         return Handle(open_file(path, mode, *arguments, **options), disk)
 
-    def table_written(table: Any, path: Path, **options: Any) -> None:
+    def table_written(table: Any, where: Any, **options: Any) -> None:
         try:
             disk.take()
         except OSError:
-            path.write_bytes(b"PAR1 and then no space")
+            (where.write_bytes if isinstance(where, Path) else where.write)(b"PAR1 and then no space")
             raise
-        write_table(table, path, **options)
+        write_table(table, where, **options)
 
     def asked_first(original: Callable[..., Any]) -> Callable[..., Any]:
         def asked(*arguments: Any, **options: Any) -> Any:

@@ -45,8 +45,12 @@ class Access:
 
     def scrubbed(self, answer: bytes) -> bytes:
         """What a server said, without the token, should it have repeated it ("invalid key: sk-…")."""
+        return self.scrubbed_text(answer.decode("latin-1")).encode("latin-1")
+
+    def scrubbed_text(self, said: str) -> str:
+        """The same of a text. JSON may write a token's "/" as "\\/"."""
         token = self._token()
-        return answer.replace(token.encode(), b"(token)") if token else answer
+        return said.replace(token, "(token)").replace(token.replace("/", "\\/"), "(token)") if token else said
 
     def tls(self) -> ssl.SSLContext:
         """Verifies the server's certificate and its name. InputError where `ca_file` holds no certificate."""

@@ -7,11 +7,12 @@ server, and no redirection is followed, which could carry a token elsewhere.
 from __future__ import annotations
 
 import http.client
+import io
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -20,6 +21,9 @@ from specprof.engine import names
 from specprof.engine.access import OPEN, Access
 from specprof.errors import EngineError, EngineStartError, InputError, reason
 from specprof.records import Counters
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 TIMEOUT_S = 10.0
 INFO_TIMEOUT_S = 120.0  # vLLM collects its whole environment for /server_info, which takes a busy machine a while
@@ -179,20 +183,24 @@ def request(
     access: Access = OPEN,
     body: bytes | None = None,
 ) -> tuple[int, bytes]:
-    """Status and body of one request. `body` is JSON.
+    """Status and body of one request. `body` is JSON. `timeout_s` is for the whole of it, however slowly it comes.
 
-    EngineError if nobody answers; InputError if the server's certificate is not to be trusted.
+    EngineError if nobody answers, or breaks off; InputError if the server's certificate is not to be trusted.
     """
     url = urlsplit(base_url)
     headers = dict(access.headers())
     if body is not None:
         headers["Content-Type"] = "application/json"
-    connection = http.client.HTTPConnection(url.netloc, timeout=timeout_s)
+    deadline_s = time.monotonic() + timeout_s
+    connection = http.client.HTTPConnection(url.netloc)
     try:
-        connection.sock = _connected(base_url, timeout_s, access)
-        connection.request(method, url.path.rstrip("/") + path, body=body, headers=headers)
-        answer = connection.getresponse()
-        told = answer.read(_LARGEST_BYTES + 1)
+        with _connected(base_url, timeout_s, access) as opened:
+            connection.sock = _Until(opened, deadline_s)
+            connection.request(method, url.path.rstrip("/") + path, body=body, headers=headers)
+            answer = connection.getresponse()
+            told = answer.read(_LARGEST_BYTES + 1)
+            if answer.length and len(told) <= _LARGEST_BYTES:
+                raise http.client.IncompleteRead(told, answer.length)
     except ssl.SSLCertVerificationError as problem:
         raise InputError(
             f"{base_url}: its certificate is not trusted ({problem.verify_message}). If it is signed by your own "
@@ -206,6 +214,46 @@ def request(
     if len(told) > _LARGEST_BYTES:
         raise EngineError(f"{base_url}{path} cannot be read.", cause=f"more than {_LARGEST_BYTES >> 20} MiB of answer")
     return answer.status, access.scrubbed(told)
+
+
+class _Until:
+    """A socket that sends and receives until a deadline, however many times it is asked to. Whoever opened it ends it.
+
+    A socket's own time-out is for one wait, and a server that drips makes many.
+    """
+
+    def __init__(self, opened: socket.socket, deadline_s: float) -> None:
+        self._opened, self._deadline_s = opened, deadline_s
+
+    def timed(self) -> socket.socket:
+        """The socket, with what is left of the time as its time-out. TimeoutError once nothing is."""
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._opened.settimeout(left_s)
+        return self._opened
+
+    def sendall(self, data: bytes) -> None:
+        self.timed().sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Received(self))
+
+    def close(self) -> None:
+        """Nothing: http.client closes a connection that ends with its answer before the answer is read."""
+
+
+class _Received(io.RawIOBase):
+    """What comes through such a socket."""
+
+    def __init__(self, until: _Until) -> None:
+        self._until = until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        return self._until.timed().recv_into(buffer)
 
 
 def _get(base_url: str, path: str, timeout_s: float, access: Access) -> bytes:

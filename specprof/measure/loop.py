@@ -157,7 +157,8 @@ async def _measure(
         after = await _settled(engine)
         streams = (*warm, *driven.streams)
         require_let_in_still(engine, streams)
-        requests = [wire.decode(stream, asked=_asked(cell, stream)) for stream in streams]
+        access = access_of(engine)
+        requests = [wire.decode(stream, asked=_asked(cell, stream), access=access) for stream in streams]
         if any(request.error not in (None, open_loop.CANCELLED) for request in requests):
             await _outlives_its_failures(engine)
     return CellRecord(

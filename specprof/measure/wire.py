@@ -15,6 +15,7 @@ from zlib import crc32
 
 import orjson
 
+from specprof.engine.access import OPEN, Access
 from specprof.measure.reads import Reads
 from specprof.records import (
     Cell,
@@ -90,10 +91,11 @@ def encode(cell: Cell, prompt: Prompt, model: str, *, max_tokens: int, without: 
     return orjson.dumps({name: value for name, value in body.items() if name not in without or asks_for.get(name)})
 
 
-def decode(raw: RawStream, *, asked: int | None = None) -> Request:
+def decode(raw: RawStream, *, asked: int | None = None, access: Access = OPEN) -> Request:
     """What the bytes said. Whatever is wrong with them ends in the request's `error`, never in an exception.
 
-    `asked`: the tokens it was sent for, which count where a text was cut there and the server counts none.
+    `asked`: the tokens it was sent for, which count where a text was cut there and the server counts none. `access`:
+    whose token an error is kept without, whatever the status it came with.
     """
     seen = _Seen(asked)
     error = raw.error
@@ -116,7 +118,7 @@ def decode(raw: RawStream, *, asked: int | None = None) -> Request:
         prompt_tokens=seen.prompt_tokens,
         cached_tokens=seen.cached_tokens,
         finish_reason=seen.finish_reason,
-        error=error,
+        error=None if error is None else access.scrubbed_text(error)[:MAX_ERROR_CHARS],
         server=seen.server,
         speculation=seen.speculation,
         reasoning="".join(seen.reasoning) or None,
@@ -130,7 +132,7 @@ def _read(seen: _Seen, reads: Iterable[tuple[int, bytes]]) -> str | None:
             seen.take(at_ns, payload)
         seen.close()
     except (ValueError, TypeError, KeyError, AttributeError) as problem:
-        return f"malformed stream: {problem}"[:MAX_ERROR_CHARS]
+        return f"malformed stream: {problem}"
     return seen.problem()
 
 
@@ -317,4 +319,4 @@ def _message(payload: bytes) -> str:
         said = None
     while isinstance(said, dict):
         said = said.get("error") or said.get("message")
-    return " ".join((said if isinstance(said, str) else text).split())[:MAX_ERROR_CHARS] or "no message"
+    return " ".join((said if isinstance(said, str) else text).split()) or "no message"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -114,6 +116,57 @@ def test_scrape_needs_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_listening_is_an_engine_error() -> None:
     with pytest.raises(EngineError, match="does not answer"):
         endpoint.scrape("http://127.0.0.1:9")
+
+
+@contextmanager
+def sending(*parts: bytes, pause_s: float = 0.0) -> Iterator[str]:
+    """A server that sends these bytes, pausing between them, to the first who asks, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def send() -> None:
+            accepted, _ = listening.accept()
+            with accepted, contextlib.suppress(OSError):
+                accepted.recv(65536)
+                for part in parts:
+                    accepted.sendall(part)
+                    time.sleep(pause_s)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread.join()
+
+
+PAGE = b"vllm:generation_tokens_total 123456.0\n"
+
+
+def head(*fields: str) -> bytes:
+    return "\r\n".join(("HTTP/1.1 200 OK", *fields, "", "")).encode()
+
+
+@pytest.mark.parametrize("cut", [0, PAGE.index(b"3456"), len(PAGE) - 1])
+@pytest.mark.parametrize("end", [(), ("Connection: close",)])
+def test_a_page_that_breaks_off_is_not_read_as_whole(cut: int, end: tuple[str, ...]) -> None:
+    said = head(f"Content-Length: {len(PAGE)}", *end)
+    with sending(said + PAGE) as url:
+        assert endpoint.scrape(url).generation_tokens == 123456
+    with sending(said + PAGE[:cut]) as url, pytest.raises(EngineError, match="IncompleteRead"):
+        endpoint.scrape(url)
+
+
+def test_a_page_without_a_length_ends_with_its_connection() -> None:
+    with sending(head("Connection: close"), PAGE) as url:
+        assert endpoint.scrape(url).generation_tokens == 123456
+
+
+@pytest.mark.parametrize("said", [head("Content-Length: 1000"), b"HTTP/1.1 200 OK\r\nX-Slow: "])
+def test_the_time_out_is_for_the_whole_answer_however_slowly_it_comes(said: bytes) -> None:
+    """Twenty parts, 0.2 s apart, take 4 s, and no wait for the next one is longer than the 0.5 s allowed."""
+    began_s = time.monotonic()
+    with sending(said, *[b"#"] * 20, pause_s=0.2) as url:
+        with pytest.raises(EngineError, match=r"does not answer(.|\n)*timed out"):
+            endpoint.scrape(url, timeout_s=0.5)
+        assert time.monotonic() - began_s < 3.9
 
 
 def test_models_and_server_info() -> None:

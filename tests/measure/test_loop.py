@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from aiohttp import web
 
 from specprof.columns import requests_of
+from specprof.engine.access import Access
 from specprof.errors import EngineDied, EngineError, EngineStartError, InputError
 from specprof.measure import loop
 from specprof.measure.agenda import Agenda
@@ -93,6 +95,17 @@ def test_requests_that_fail_on_a_living_engine_are_a_measurement_of_that(engine)
     engine.vllm.status = 503
     record = loop.measure(small(), PROMPTS, engine, 0)
     assert {r.error for r in record.requests} == {"HTTP 503: out of memory"}
+
+
+def test_an_error_within_a_stream_is_kept_without_the_token(engine, monkeypatch):
+    async def refuses(*_):
+        return web.Response(body=b'data: {"error": {"message": "wrong key: sk-planted"}}\n\ndata: [DONE]\n\n')
+
+    monkeypatch.setenv("PLANTED", "sk-planted")
+    monkeypatch.setattr(Vllm, "_stream", refuses)
+    engine.access = Access("PLANTED")
+    record = loop.measure(small(), PROMPTS, engine, 0)
+    assert {r.error for r in record.requests} == {"wrong key: (token)"}
 
 
 # -- a dying engine -------------------------------------------------------------------------------------------------

@@ -187,13 +187,13 @@ def test_an_error_body_is_kept_whatever_its_framing():
 
 
 def test_what_a_server_says_of_a_refused_request_is_kept_without_the_token(monkeypatch):
-    monkeypatch.setenv("PLANTED", "sk-planted")
-    said = b'{"error": "invalid key: sk-planted"}'
+    monkeypatch.setenv("PLANTED", "sk-planted/x")
+    said = rb'{"error": "invalid key: sk-planted/x sk-planted\/x"}'
     refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\n\r\n%b"
     whole, cut_short = (refused % (len(said), said),), (refused % (len(said) + 1, said), 0.05, CLOSE)
     with scripted(whole, cut_short) as server:
         streams = ask(server, 2, access=Access("PLANTED"))
-    assert [raw.reads.body() for raw in streams] == [b'{"error": "invalid key: (token)"}'] * 2
+    assert [raw.reads.body() for raw in streams] == [b'{"error": "invalid key: (token) (token)"}'] * 2
 
 
 def test_a_redirection_is_not_followed():

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specprof.columns import request_table, requests_of
+from specprof.engine.access import Access
 from specprof.measure.reads import Reads
 from specprof.measure.wire import RawStream, decode, encode, events, path_of
 from specprof.records import Phase, Sampling, ServerTimes, Speculation, Stop
@@ -161,6 +162,21 @@ def test_text_held_back_is_a_chunk_of_tokens_all_the_same():
 )
 def test_whatever_is_wrong_ends_in_the_error(raw, error):
     assert decode(raw).error.startswith(error)
+
+
+TOKEN = "sk-a/very+secret"
+
+
+@pytest.mark.parametrize("token", [TOKEN, TOKEN.replace("/", r"\/"), TOKEN.replace("a", r"\u0061")])
+@pytest.mark.parametrize("said_before", ["", "x" * (300 - len("wrong key: ") - 5)])
+def test_an_error_is_kept_without_the_token_whatever_its_status_and_spelling(token, said_before, monkeypatch):
+    """Also where an error is cut after 300 characters, in the midst of the token."""
+    monkeypatch.setenv("PLANTED", TOKEN)
+    body = b'{"error": {"message": "wrong key: %b%b"}}' % (said_before.encode(), token.encode())
+    for raw in (stream(b"data: " + body + b"\n\n" + DONE), stream(body, status=401)):
+        error = decode(raw, access=Access("PLANTED")).error
+        assert "wrong key: " in error and "sk-" not in error
+        assert len(error) <= 300
 
 
 def test_what_arrived_before_a_break_is_kept_beside_the_error():

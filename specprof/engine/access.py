@@ -48,7 +48,7 @@ class Access:
         return self.scrubbed_text(answer.decode("latin-1")).encode("latin-1")
 
     def scrubbed_text(self, said: str) -> str:
-        """The same of a text. JSON may write a token's "/" as "\\/"."""
+        """The same of a text, in which JSON may have written a "/" of the token as an escape."""
         token = self._token()
         return said.replace(token, "(token)").replace(token.replace("/", "\\/"), "(token)") if token else said
 

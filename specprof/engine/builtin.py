@@ -186,16 +186,20 @@ def converted_folder(name: str) -> Path | None:
     return folder if (folder / SOURCE_FILE).is_file() else None
 
 
-def model_hash(model: Path | str) -> str:
+def model_hash(
+    model: Path | str, *, revision: str | None = None, env: Mapping[str, str] | None = None, hidden: bool = False
+) -> str:
     """Identity of a model's content: equal for the same model on another machine, whatever its path.
 
     A converted folder answers with its recipe. Another folder is hashed file by file, files over 64 MiB by 64 blocks
-    of 1 MiB spread over them (weights differ everywhere or nowhere; reading 100 GB would not tell more). A hub name
-    answers with the commit in the local hub cache, or with the name alone where there is none.
+    of 1 MiB spread over them (weights differ everywhere or nowhere; reading 100 GB would not tell more). Its hidden
+    files are what a download or git keeps for itself, and count only in the hashes of older results (`hidden`). A hub
+    name answers with the commit of its `revision` in the local hub cache, which `env` may place as the engine's own
+    environment does, or with the name alone where there is none.
     """
     folder = Path(model)
     if not folder.exists():
-        return _hub_identity(str(model))
+        return _hub_identity(str(model), revision, {**os.environ, **(env or {})})
     source = folder / SOURCE_FILE
     if source.is_file():
         return hashlib.sha256(source.read_bytes()).hexdigest()
@@ -203,17 +207,23 @@ def model_hash(model: Path | str) -> str:
     files = [folder] if folder.is_file() else sorted(p for p in folder.rglob("*") if p.is_file())
     for file in files:
         inside = file.relative_to(folder).as_posix() if file != folder else ""
+        if not hidden and any(part.startswith(".") for part in inside.split("/")):
+            continue
         digest.update(f"{inside}\0{file.stat().st_size}\0".encode())
         for block in _content_sample(file):
             digest.update(block)
     return digest.hexdigest()
 
 
-def _hub_identity(name: str) -> str:
-    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    head = hub / f"models--{name.replace('/', '--')}" / "refs" / "main"
-    return f"hub:{name}@{head.read_text().strip()}" if head.is_file() else f"hub:{name}"
+def _hub_identity(name: str, revision: str | None, env: Mapping[str, str]) -> str:
+    home = env.get("HF_HOME") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    hub = env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
+    kept = Path(os.path.expandvars(hub)).expanduser() / f"models--{name.replace('/', '--')}"
+    head = kept / "refs" / (revision or "main")
+    if head.is_file():
+        return f"hub:{name}@{head.read_text().strip()}"
+    is_commit = revision is not None and (kept / "snapshots" / revision).is_dir()
+    return f"hub:{name}@{revision}" if is_commit else f"hub:{name}"
 
 
 def _content_sample(file: Path) -> Iterator[bytes]:

@@ -31,7 +31,7 @@ def examine(study: Study, spec: VllmEngine, engine: InstalledEngine) -> Iterator
     yield _args(spec)
     for where, name, meant in known_keys.mistyped(study, spec):
         yield fail(where, f"'{name}' is unknown to this vLLM", f"Did you mean '{meant}'?")
-    yield _model("model", spec.model)
+    yield _model("model", spec.model, spec.revision, spec.env)
     yield from _devices(spec, engine)
     yield from _memory(spec, engine)
     yield from _partition(spec)
@@ -124,17 +124,20 @@ def _args(spec: VllmEngine) -> Check:
     return ok("engine args", " ".join(command.flags(spec.args)) or "none")
 
 
-def _model(label: str, name: str) -> Check:
+def _model(label: str, name: str, revision: str | None, env: Mapping[str, str]) -> Check:
     name = name.removeprefix(builtin.RANDOM)
     if name.startswith(builtin.BUILTIN):
         return builtin_model(name, label)
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file():
+        if (absent := next((path for path in sorted(folder.rglob("*")) if not path.exists()), None)) is not None:
+            found = f"{name} is incomplete: {absent.relative_to(folder)} is a link to a file that is not there"
+            return fail(label, found, "Download the model again, or name another folder.")
         return ok(label, f"{name} is a local folder of {_folder_bytes(folder) / 2**30:.1f} GiB")
     if folder.exists() or name.startswith(builtin.FOLDER):
         remedy = "Put the model there first (examples/train_draft.py trains a draft), or name another folder."
         return fail(label, f"{name} is not a model folder (no config.json)", remedy)
-    if builtin.model_hash(name) != f"hub:{name}":
+    if builtin.model_hash(name, revision=revision, env=env) != f"hub:{name}":
         return ok(label, f"{name} is in the local hub cache")
     return warn(
         label,
@@ -227,7 +230,7 @@ def _arm(
         yield fail(label, f"suffix needs the module {SUFFIX_MODULE}, which is not installed", SUFFIX_INSTALL)
         return
     if isinstance(draft := settings.get("model"), str) and method != "ngram":
-        yield _model(f"{label}: draft", draft)
+        yield _model(f"{label}: draft", draft, settings.get("revision"), spec.env)
     overrides = spec.args_by_name.get("override_generation_config")
     refused = [key for key in _REFUSED_WITH_SPECULATION if isinstance(overrides, Mapping) and key in overrides]
     if refused:
@@ -354,4 +357,5 @@ def _num_layers(name: str) -> int | None:
 
 
 def _folder_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin", ".gguf"))
+    weights = (path for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin", ".gguf"))
+    return sum(path.stat().st_size for path in weights if path.is_file())

@@ -79,7 +79,7 @@ def start(
             names = endpoint.models(base_url)
             info = endpoint.server_info(base_url)
             facts = _facts(spec, installed, command, model, log, start_s, info or {})
-            facts = replace(facts, extra={**facts.extra, **_draft_facts(speculative_config, speculation)})
+            facts = replace(facts, extra={**facts.extra, **_draft_facts(spec, speculative_config, speculation)})
             yield VllmServer(base_url, names[0] if names else spec.model, facts, process, log, what)
 
 
@@ -119,11 +119,14 @@ def _with_resolved_draft(
     return {**speculative_config, "model": str(draft)}
 
 
-def _draft_facts(given: Mapping[str, Any] | None, resolved: Mapping[str, Any] | None) -> dict[str, str]:
+def _draft_facts(
+    spec: VllmEngine, given: Mapping[str, Any] | None, resolved: Mapping[str, Any] | None
+) -> dict[str, str]:
     """Which draft model ran: as the study names it, and its hash. Empty without one."""
     if not given or not resolved or not isinstance(given.get("model"), str):
         return {}
-    return {"draft_model": given["model"], "draft_hash": model_hash(str(resolved["model"]))}
+    found = model_hash(str(resolved["model"]), revision=given.get("revision"), env=spec.env)
+    return {"draft_model": given["model"], "draft_hash": found}
 
 
 def _free_port() -> int:
@@ -191,7 +194,7 @@ def _facts(
         name=installed.distribution,
         version=installed.version,
         model=spec.model,
-        model_hash=model_hash(model),
+        model_hash=model_hash(model, revision=spec.revision, env=spec.env),
         argv=tuple(_portable(part) for part in command.argv),
         env={name: _portable(value) for name, value in commands.redact(command.env).items()},
         model_runner=_model_runner(log),

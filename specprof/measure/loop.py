@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from specprof.engine import endpoint
 from specprof.engine.access import access_of
+from specprof.engine.builtin import model_hash
 from specprof.engine.protocol import Engine
 from specprof.engine.start import start
 from specprof.errors import EngineDied, EngineError, InputError
@@ -99,12 +101,20 @@ def require_same_models(now_running: EngineFacts, earlier: Mapping[int, EngineFa
     Raises InputError, before anything is measured, naming the launch that ran the other.
     """
     for number, facts in earlier.items():
-        if facts.model == now_running.model and facts.model_hash != now_running.model_hash:
-            raise InputError(_exchanged("model", now_running.model, number))
+        model = now_running.model
+        if facts.model == model and not _is_same(model, facts.model_hash, now_running.model_hash):
+            raise InputError(_exchanged("model", model, number))
         draft = now_running.extra.get("draft_model")
         same_name = draft is not None and facts.extra.get("draft_model") == draft
-        if same_name and facts.extra.get("draft_hash") != now_running.extra.get("draft_hash"):
+        hashes = (each.extra.get("draft_hash") for each in (facts, now_running))
+        if same_name and not _is_same(str(draft), *hashes):
             raise InputError(_exchanged("draft", str(draft), number))
+
+
+def _is_same(name: str, then: object, now: object) -> bool:
+    """Whether two hashes are of one model. Older ones count a folder's hidden files, or know of no commit."""
+    folder = Path(name).expanduser()
+    return then in (now, f"hub:{name}") or (folder.is_dir() and then == model_hash(folder, hidden=True))
 
 
 def _exchanged(what: str, name: str, launch: int) -> str:

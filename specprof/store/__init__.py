@@ -41,7 +41,18 @@ from specprof.store.cells import (
     scores_told,
 )
 from specprof.store.explained import FILE as EXPLANATIONS
-from specprof.store.files import now, read_json, read_text, replacing, sha256, sync, sync_folder, write, write_json, writing
+from specprof.store.files import (
+    now,
+    read_json,
+    read_text,
+    replacing,
+    sha256,
+    sync,
+    sync_folder,
+    write,
+    write_json,
+    writing,
+)
 from specprof.store.identity import Explain
 from specprof.store.kinds import require_facts, require_machine
 from specprof.store.lock import exclusive

@@ -63,9 +63,9 @@ def _remove_abandoned(path: Path, before_s: float) -> None:
     """Drop what writers of this file left that were interrupted before that time, by the file system's own clock."""
     with suppress(OSError), os.scandir(path.parent) as entries:
         for entry in entries:
-            if entry.name.startswith(f".{path.name}.") and entry.name.endswith("tmp"):
-                if entry.stat(follow_symlinks=False).st_mtime < before_s:
-                    os.unlink(entry.path)
+            is_of_it = entry.name.startswith(f".{path.name}.") and entry.name.endswith("tmp")
+            if is_of_it and entry.stat(follow_symlinks=False).st_mtime < before_s:
+                Path(entry).unlink()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -64,6 +64,12 @@ class VllmEngine(Strict):
         """`args` under the names of vLLM's own source, with underscores, whichever way they were spelt."""
         return {_underscored(given): value for given, value in self.args.items()}
 
+    @property
+    def revision(self) -> str | None:
+        """The branch, tag or commit of the hub's model, where the arguments name one."""
+        value = self.args_by_name.get("revision")
+        return None if value is None else str(value)
+
     def count(self, name: str) -> int | None:
         """A whole number among the arguments, by the name with underscores; None if it is absent or no such number."""
         value = self.args_by_name.get(name)

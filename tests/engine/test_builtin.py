@@ -145,6 +145,54 @@ def test_hash_follows_content_and_not_the_path(tmp_path: Path) -> None:
     assert first == second != third
 
 
+def test_what_a_download_or_git_keeps_for_itself_is_no_part_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "model.safetensors").write_bytes(b"w")
+    bare = model_hash(tmp_path)
+    for place in (".cache/huggingface/download/config.json.metadata", ".git/HEAD", "weights/.DS_Store"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("123.4")
+        assert model_hash(tmp_path) == bare
+    assert model_hash(tmp_path, hidden=True) != bare
+    (tmp_path / "weights" / "model.safetensors").write_bytes(b"v")
+    assert model_hash(tmp_path) != bare
+
+
+@pytest.mark.parametrize(
+    ("variable", "inside"),
+    [
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+        ("HF_HOME", "hub"),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HUB_CACHE", ""),
+    ],
+)
+def test_a_hub_model_is_the_commit_of_its_revision_where_the_hub_s_own_library_keeps_it(
+    variable: str, inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The places of huggingface_hub's constants.py; an engine's own environment comes before ours."""
+    for name in ("XDG_CACHE_HOME", "HF_HOME", "HUGGINGFACE_HUB_CACHE", "HF_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    kept = tmp_path / inside / "models--org--model"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("c0ffee\n")
+    (kept / "refs" / "v2").write_text("beef")
+    (kept / "snapshots" / "abad1dea").mkdir(parents=True)
+    env = {variable: str(tmp_path)}
+    found = {
+        revision: model_hash("org/model", revision=revision, env=env) for revision in (None, "v2", "abad1dea", "v3")
+    }
+    assert found == {
+        None: "hub:org/model@c0ffee",
+        "v2": "hub:org/model@beef",
+        "abad1dea": "hub:org/model@abad1dea",
+        "v3": "hub:org/model",
+    }
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert model_hash("org/model") == "hub:org/model@c0ffee"
+    assert model_hash("org/model", env={variable: "/elsewhere"}) == "hub:org/model"
+
+
 def test_hash_of_large_files_sees_every_region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtin, "_SAMPLED_ABOVE", 1000)
     monkeypatch.setattr(builtin, "_BLOCK", 100)

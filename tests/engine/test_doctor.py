@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import textwrap
@@ -77,6 +78,27 @@ def test_memory_for_the_cache_must_be_a_number(pipeline: Study, tmp_path: Path) 
     checks = examined(pipeline, CPU, model=str(tmp_path), env={"VLLM_CPU_KVCACHE_SPACE": "lots"})
     assert named(checks, "memory").outcome is Outcome.FAIL
     assert "'lots'" in named(checks, "memory").found
+
+
+def test_a_model_whose_download_was_not_finished_names_the_file(pipeline: Study, tmp_path: Path) -> None:
+    """A snapshot of the hub's cache is links to its blobs."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model-2.safetensors").symlink_to(tmp_path / "blob")
+    model = named(examined(pipeline, CPU, model=str(tmp_path)), "model")
+    assert model.outcome is Outcome.FAIL
+    assert "model-2.safetensors is a link to a file that is not there" in model.found
+    (tmp_path / "blob").touch()
+    os.truncate(tmp_path / "blob", 2**30)
+    assert "1.0 GiB" in named(examined(pipeline, CPU, model=str(tmp_path)), "model").found
+
+
+def test_a_model_is_looked_for_where_the_engine_will_look(pipeline: Study, tmp_path: Path) -> None:
+    refs = tmp_path / "models--org--model" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "v2").write_text("beef")
+    settings = {"model": "org/model", "env": {"HF_HUB_CACHE": str(tmp_path)}}
+    for revision, said in (("v2", "is in the local hub cache"), ("v3", "is not in the local hub cache")):
+        assert said in named(examined(pipeline, CPU, **settings, args={"revision": revision}), "model").found
 
 
 def test_a_cap_below_the_streams_is_told(pipeline: Study) -> None:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from specprof.columns import requests_of
 from specprof.engine.access import Access
+from specprof.engine.builtin import model_hash
 from specprof.errors import EngineDied, EngineError, EngineStartError, InputError
 from specprof.measure import loop
 from specprof.measure.agenda import Agenda
@@ -319,3 +320,21 @@ def test_a_model_exchanged_under_its_name_is_refused_before_anything_is_measured
 )
 def test_the_same_models_and_another_draft_are_fine(now_running):
     loop.require_same_models(now_running, {0: facts(), 3: facts(draft_model="./draft", draft_hash="d1")})
+
+
+def test_a_model_that_older_results_hashed_otherwise_is_the_same_model(tmp_path):
+    """They counted hidden files too, and knew no commit of a hub cache elsewhere."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / ".DS_Store").write_text("x")
+    folder, hub = str(tmp_path), "org/model"
+    now_running = replace(facts(model_hash(folder)), model=folder)
+    draft = {"draft_model": hub, "draft_hash": f"hub:{hub}@c0ffee"}
+    earlier = replace(
+        now_running, model_hash=model_hash(folder, hidden=True), extra=draft | {"draft_hash": f"hub:{hub}"}
+    )
+    loop.require_same_models(replace(now_running, extra=draft), {0: earlier})
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(InputError, match="its files are not those that launch 0"):
+        loop.require_same_models(replace(now_running, model_hash=model_hash(folder)), {0: earlier})
+    with pytest.raises(InputError, match="draft org/model: its files"):
+        loop.require_same_models(replace(facts(), extra=draft), {0: facts(**draft | {"draft_hash": f"hub:{hub}@beef"})})

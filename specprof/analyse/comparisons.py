@@ -234,31 +234,38 @@ def _drifted(evidence: str) -> GateFinding:
 
 
 def cached_repeats(frames: Sequence[CellFrame]) -> dict[int, GateFinding]:
-    """Gate 5 where the server does not report cached tokens: a prompt sent again to the same launch is read faster.
+    """Gate 5 where no cached tokens are reported: a prompt sent again to the same launch is read faster.
 
     By launch number. Only single streams are compared: with more, TTFT hangs on who else was being read. Guided cells
-    are compared among themselves: a first token may wait for its grammar.
+    are compared among themselves, since a first token may wait for its grammar, and so are chats, which a template
+    makes longer. A server that counts its cached tokens answers for itself if it counts any.
     """
-    alone: dict[tuple[int, str, bool], list[CellFrame]] = defaultdict(list)
+    alone: dict[tuple[int, str, bool, bool], list[CellFrame]] = defaultdict(list)
     for frame in frames:
-        if frame.cell.cache is CachePolicy.REPLAY or frame.cell.role is Role.OPEN:
+        cell = frame.cell
+        if cell.cache is CachePolicy.REPLAY or cell.role is Role.OPEN or frame.empty:
             continue
-        if frame.cell.concurrency == 1 and not frame.empty and np.isnan(frame.requests.cached_tokens).all():
-            alone[frame.data.launch, frame.cell.tag, frame.cell.guided].append(frame)
+        if cell.concurrency == 1 and not np.nansum(frame.requests.cached_tokens):
+            alone[frame.data.launch, cell.tag, cell.guided, cell.chat].append(frame)
     found: dict[int, GateFinding] = {}
     for (launch, *_), cells in alone.items():
         first, *later = sorted(cells, key=lambda frame: float(frame.requests.sent.min()))
         for again in later:
             fall, num_prompts = _ttft_fall(first, again)
             if fall > MAX_TTFT_FALL:
-                found[launch] = GateFinding(
-                    5,
-                    "prefix cache",
-                    Severity.INVALID,
-                    f"TTFT of the same {num_prompts} prompts fell by {fall:.0%} when they were sent again",
-                    "Run with prefix caching off, or reset it between cells (VLLM_SERVER_DEV_MODE=1).",
-                )
+                evidence = f"TTFT of the same {num_prompts} prompts fell by {fall:.0%} when they were sent again"
+                found[launch] = _cached(evidence, counted=not np.isnan(again.requests.cached_tokens).all())
     return found
+
+
+def _cached(evidence: str, *, counted: bool) -> GateFinding:
+    """`counted`: the server reports cached tokens, and there were none; then it may be a cache that it does not see."""
+    if counted:
+        evidence += ", and the server reports no cached tokens"
+        remedy = "Look for a cache outside the engine (a proxy, a KV store), or for a warm-up that is too short."
+        return GateFinding(5, "prefix cache", Severity.CAUTION, evidence, remedy)
+    remedy = "Run with prefix caching off, or reset it between cells (VLLM_SERVER_DEV_MODE=1)."
+    return GateFinding(5, "prefix cache", Severity.INVALID, evidence, remedy)
 
 
 def _ttft_fall(first: CellFrame, again: CellFrame) -> tuple[float, int]:

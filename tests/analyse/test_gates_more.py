@@ -26,8 +26,8 @@ def found(frame):
 # -- 5: a repeat that is read faster --------------------------------------------------------------------------------
 
 
-def alone(ttft_s, start_s, *, cached_tokens=None, num_prompts=8, launch=0, concurrency=1):
-    cell = make_cell(num_prompts=num_prompts, concurrency=concurrency)
+def alone(ttft_s, start_s, *, cached_tokens=None, num_prompts=8, launch=0, concurrency=1, chat=False):
+    cell = make_cell(num_prompts=num_prompts, concurrency=concurrency, chat=chat)
     at = {"cached_tokens": cached_tokens, "ttft_s": ttft_s}
     requests = [make_request(name, start_s=start_s + 10 * i, **at) for i, name in enumerate(cell.prompt_ids)]
     return make_frame(cell, requests, launch=launch)
@@ -39,12 +39,22 @@ def test_5_prompts_that_are_read_faster_when_sent_again_were_cached():
     assert "TTFT of the same 8 prompts fell by 50%" in gate.evidence
 
 
+def test_5_a_server_that_counts_no_cached_tokens_may_not_see_every_cache():
+    """METHOD 7.5 asks for cached tokens *or* a TTFT that falls: a proxy or a store of its own may hold the prompts."""
+    (gate,) = cached_repeats([alone(1.0, 0.0, cached_tokens=0), alone(0.5, 1000.0, cached_tokens=0)]).values()
+    assert gate.severity is Severity.CAUTION
+    assert "TTFT of the same 8 prompts fell by 50%" in gate.evidence
+    assert "no cached tokens" in gate.evidence
+    assert cached_repeats([alone(1.0, 0.0, cached_tokens=0), alone(0.85, 1000.0, cached_tokens=0)]) == {}
+
+
 @pytest.mark.parametrize(
     "again",
     [
         alone(0.85, 1000.0),  # 15%: under the 20% of METHOD 7
         alone(0.5, 1000.0, launch=1),  # another launch has another cache
-        alone(0.5, 1000.0, cached_tokens=0),  # the server vouches for itself
+        alone(0.5, 1000.0, cached_tokens=15),  # the server counts them, and its own count is judged
+        alone(0.5, 1000.0, chat=True),  # a template makes it another prompt
         alone(0.5, 1000.0, concurrency=4),  # TTFT in a crowd hangs on the crowd
         alone(0.5, 1000.0, num_prompts=4),  # four prompts fall by chance, once in 16
     ],

@@ -163,9 +163,7 @@ def drift(frames: Sequence[CellFrame]) -> dict[int, GateFinding]:
     """
     changes = _sentinel_changes(frames)
     found = {
-        launch: _drifted(
-            f"the same small cell ran {exp(change.log_ratio) - 1:+.1%} after launch {launch} than before it"
-        )
+        launch: _drifted(f"the same small cell ran {_by(change.log_ratio)} after launch {launch} than before it")
         for launch, change in changes.items()
         if change.beyond_chance
     }
@@ -174,9 +172,13 @@ def drift(frames: Sequence[CellFrame]) -> dict[int, GateFinding]:
     together = _pooled(list(changes.values()))
     if not together.beyond_chance:
         return {}
-    share = exp(together.log_ratio) - 1
-    evidence = f"over {len(changes)} launches the same small cell ran {share:+.1%} after a launch than before it"
+    by = _by(together.log_ratio)
+    evidence = f"over {len(changes)} launches the same small cell ran {by} after a launch than before it"
     return dict.fromkeys(changes, _drifted(evidence))
+
+
+def _by(log_ratio: float) -> str:
+    return f"{abs(exp(log_ratio) - 1):.1%} {'faster' if log_ratio > 0 else 'slower'}"
 
 
 @dataclass(frozen=True, slots=True)

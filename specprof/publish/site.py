@@ -131,6 +131,9 @@ def render(entries: Sequence[StudyEntry]) -> str:
 
 def _require_apart(studies: Sequence[Listed], out: Path) -> None:
     """A page never lies over the study it tells of."""
+    within = next((place for place in (out, *out.absolute().parents) if (place / "study.sha256").exists()), None)
+    if within is not None:
+        raise InputError(f"--out {out}: lies in the results of a study, {within}. Choose another folder.")
     for study in studies:
         target = out / study.folder
         if (target / "study.sha256").exists() or (target / "card.json").resolve() == study.source.resolve():

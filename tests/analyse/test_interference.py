@@ -163,7 +163,7 @@ def test_the_timeline_is_what_the_client_saw_from_when_the_newcomer_was_sent() -
 
 def test_what_is_true_of_a_launch_is_true_of_its_long_prompt() -> None:
     """Gate 6 between the sentinels of a launch speaks of everything between them; launch 0 reads whole, 1 in chunks."""
-    drifted = caution(6, "drift", "the same small cell ran +9.0% after launch 1 than before it", "Let it settle.")
+    drifted = caution(6, "drift", "the same small cell ran 9.0% faster after launch 1 than before it", "Let it settle.")
     found = interference(Evidence(measured(machine(), launches())), None, ({1: drifted},))
     assert [drifted in met.gates for met in found] == [False, True]
 

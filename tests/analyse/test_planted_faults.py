@@ -105,14 +105,14 @@ PLANTS = [
     Plant(
         "drift",
         {
-            (6, "drift", CAUTION): "the same small cell ran -",  # between the sentinels
+            (6, "drift", CAUTION): "% slower after launch",  # between the sentinels
             (6, "slowing down", CAUTION): "longer at the end of the cell",  # and inside a cell
         },
         machine(noise=Noise(launch_sigma=0.02, step_sigma=0.01, drift_per_minute=2.0)),
     ),
     Plant(
         "a machine that is still warming up",
-        {(6, "warm-up", CAUTION): "longer than those at the end", (6, "drift", CAUTION): "the same small cell ran +"},
+        {(6, "warm-up", CAUTION): "longer than those at the end", (6, "drift", CAUTION): "% faster after launch"},
         machine(noise=Noise(launch_sigma=0.02, step_sigma=0.05, warmup_extra=1.5, warmup_tau_s=0.6)),
     ),
     Plant(

@@ -231,6 +231,18 @@ def test_folder_of_a_study_stays_in_the_page_s(small: StudyFigures, tmp_path: Pa
     assert {path.name for path in tmp_path.iterdir()} == {"card.json", "site"}
 
 
+@pytest.mark.parametrize("below", [".", "site", "cells/site"])
+def test_page_never_lies_in_the_results_of_a_study(small: StudyFigures, tmp_path: Path, below: str) -> None:
+    path = tmp_path / "card.json"
+    path.write_text(json.dumps(card(small)), encoding="utf-8")
+    measured = tmp_path / "measured"
+    measured.mkdir()
+    (measured / "study.sha256").write_text("x 1\n")
+    with pytest.raises(InputError, match="lies in the results of a study"):
+        publish(load([path]), measured / below)
+    assert [found.name for found in measured.iterdir()] == ["study.sha256"]
+
+
 def test_page_never_lies_over_a_study(small: StudyFigures, tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     path = tmp_path / "demo" / "card.json"

@@ -199,7 +199,7 @@ class Study(Strict):
     protocols: Annotated[Mapping[Name, Protocol], Field(min_length=1)]
     concurrency: Annotated[tuple[Streams, ...], Field(min_length=1)] = (1,)
     load: StudyLoad | None = None
-    prompts: Count = 16
+    prompts: Count = 32
     format: Literal["completion", "chat"] = "completion"
     blocks: Annotated[int, Field(gt=0, le=MOST_BLOCKS)] | Literal["auto"] = 1
     target_half_width: float = Field(default=0.05, gt=0, allow_inf_nan=False)

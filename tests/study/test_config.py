@@ -50,6 +50,11 @@ def test_the_study_of_the_design_is_read_as_written():
     assert study.concurrency == (1, 2, 4, 8)
 
 
+def test_a_study_that_names_no_number_of_prompts_sends_those_of_publishing_grade():
+    """METHOD 5: default 32 prompts per tag for publishing-grade."""
+    assert parse_study(STUDY, "demo.yaml").prompts == 32
+
+
 # -- what, where, and what to write instead ---------------------------------------------------------------------------
 
 REFUSALS = {

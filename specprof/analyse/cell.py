@@ -77,6 +77,7 @@ def cell_figures(
         sum_of_rates_tok_s=stats.point(_sum_of_rates(series)),
         loops=loops,
         gates=gates,
+        num_prompts=len(series.prompts.names),
     )
 
 

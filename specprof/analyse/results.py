@@ -149,6 +149,7 @@ class CellFigures:
     sum_of_rates_tok_s: Figure
     loops: Loops | None
     gates: tuple[GateFinding, ...]
+    num_prompts: int = 0  # distinct ones; 0 in a card made before they were counted
 
     @property
     def valid(self) -> bool:

@@ -98,6 +98,7 @@ class RungFigures:
     collapsed: bool
     gates: tuple[GateFinding, ...]
     valid: bool
+    tokens_per_engine_step: Figure = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

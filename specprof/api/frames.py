@@ -34,6 +34,7 @@ CELL_COLUMNS: Mapping[str, str] = {
     "concurrency": "streams, N",
     "num_requests": "measured requests that ended as asked, all blocks together",
     "num_launches": "engine launches that measured the cell",
+    "num_prompts": "distinct prompts that were answered",
     "prompt_tokens": "median, tokens",
     "output_tokens": "median, tokens",
     "throughput_tok_s": "X: all output tokens / wall, tok/s",

@@ -1,7 +1,8 @@
 """An SVG badge for a gain: what was measured on the left, the gain with its interval and what it means on the right.
 
-The stop rule stands on the badge itself and the whole context in its title, so that a badge pasted anywhere hides
-nothing. The colour says no more than the word beside it.
+A gain of few launches says so behind that (`first look`, `2 launches`). The stop rule stands on the badge itself and
+the whole context in its title, so that a badge pasted anywhere hides nothing. The colour says no more than the word
+beside it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def badge(fit: Fit, *, name_arm: bool) -> str:
     """
     figure = fit.number.figure
     word = meaning(figure)
-    label, value = _label(fit, name_arm), f"{times(figure)} {word}"
+    told = (f"{times(figure)} {word}", fit.number.basis.mark)
+    label, value = _label(fit, name_arm), SEPARATOR.join(part for part in told if part)
     left, right = (2 * _PADDING + text_width(text) for text in (label, value))
     return (
         f'{MARK} width="{left + right}" height="{_HEIGHT}" role="img" aria-label={quoteattr(f"{label}: {value}")}>'

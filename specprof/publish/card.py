@@ -1,7 +1,7 @@
 """card.json: the published numbers as data, each with the context it must not be quoted without.
 
 The body is the figures as data. `headlines` are the numbers fit to be quoted: one entry each, with tag,
-protocol, stop rule, lengths, concurrency, arm, engine, interval, gates and one line to copy.
+protocol, stop rule, lengths, concurrency, arm, engine, interval, launches, prompts, gates and one line to copy.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-from specprof.analyse.results import CellFigures, Figure, GainFigures, GateFinding, Severity, StudyFigures, as_json
+from specprof.analyse.results import CellFigures, Figure, GainFigures, Severity, StudyFigures, as_json
 from specprof.errors import InputError, SpecprofError
+from specprof.publish.basis import Basis
 from specprof.publish.context import Engine, context_line, engine_of, place
 from specprof.publish.grid import Grid
 from specprof.publish.json_text import finite, json_text
@@ -76,8 +77,9 @@ def headline_key(line: Mapping[str, Any]) -> tuple[Any, ...]:
 def throughput_headline(cell: CellFigures, engine: Engine) -> dict[str, Any]:
     """A cell's throughput as a headline. Refuses a cell that fails an invalid gate."""
     _require_valid(cell)
-    told = _headline(cell, engine, "throughput_tok_s", "tok/s", cell.throughput_tok_s, against=None)
-    return {**told, "context": context_line(cell, engine)}
+    basis, said = Basis.of_cell(cell), quantity(cell.throughput_tok_s, "tok/s")
+    told = _headline(cell, engine, "throughput_tok_s", "tok/s", cell.throughput_tok_s, basis, against=None)
+    return {**told, "context": context_line(cell, engine, basis, said)}
 
 
 def validate(made: Mapping[str, Any]) -> None:
@@ -113,16 +115,18 @@ def _gain_headlines(grid: Grid, gain: GainFigures, engine: Engine) -> Iterator[d
     cell = grid.cell(gain.tag, gain.protocol, gain.arm, gain.concurrency)
     if cell is None:
         return
-    lowest = min(grid.concurrencies(gain.tag, gain.protocol))
-    gates = {(gate.gate, gate.name): gate for part in grid.parts(gain) for gate in part.gates}
+    lowest, parts = min(grid.concurrencies(gain.tag, gain.protocol)), grid.parts(gain)
+    gates = {(gate.gate, gate.name): gate for part in parts for gate in part.gates}
+    guarded = replace(cell, gates=tuple(gates.values()))
     for metric, words in QUOTED_GAINS.items():
         against = _baseline(metric, grid.off_arm or "off", gain, lowest)
         if metric != "speculation_gain" and gain.concurrency == lowest:
             continue  # one by definition
         figure: Figure = getattr(gain, metric)
-        told = _headline(cell, engine, metric, "×", figure, against=against)
+        basis = Basis.of_gain(metric, gain, parts)
+        told = _headline(guarded, engine, metric, "×", figure, basis, against=against)
         said = f"{words} {times(figure)} against {against}"
-        yield {**told, "gates": as_json(list(gates.values())), "context": _gain_context(cell, engine, said, gates)}
+        yield {**told, "context": context_line(guarded, engine, basis, said)}
 
 
 def _baseline(metric: str, off: str, gain: GainFigures, lowest: int) -> str:
@@ -134,12 +138,8 @@ def _baseline(metric: str, off: str, gain: GainFigures, lowest: int) -> str:
     }[metric]
 
 
-def _gain_context(cell: CellFigures, engine: Engine, said: str, gates: Mapping[Any, GateFinding]) -> str:
-    return context_line(replace(cell, gates=tuple(gates.values())), engine, said)
-
-
 def _headline(
-    cell: CellFigures, engine: Engine, metric: str, unit: str, figure: Figure, *, against: str | None
+    cell: CellFigures, engine: Engine, metric: str, unit: str, figure: Figure, basis: Basis, *, against: str | None
 ) -> dict[str, Any]:
     return {
         "metric": metric,
@@ -156,7 +156,10 @@ def _headline(
         "arm": cell.arm,
         "method": cell.method,
         "engine": engine.document,
+        "num_launches": basis.num_launches,
+        "num_prompts": basis.num_asked,
         "acceptance_length": as_json(cell.acceptance_length),
+        "tokens_per_engine_step": as_json(cell.tokens_per_engine_step),
         "gates": as_json(list(cell.gates)),
     }
 

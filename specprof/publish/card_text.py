@@ -22,6 +22,8 @@ _COLUMNS = {  # heading → set right
     "tok/s [95%]": True,
     "gain [95%]": True,
     "AL": True,
+    "tokens per step": True,
+    "rests on": False,
     "gates": False,
 }
 
@@ -80,6 +82,8 @@ def _entries(row: Quoted) -> tuple[str, ...]:
         quantity(row.throughput.number.figure) if row.throughput else UNKNOWN,
         times(row.gain.number.figure) if row.gain else UNKNOWN,
         number(cell.acceptance_length.value) if cell.acceptance_length else UNKNOWN,
+        number(cell.tokens_per_engine_step.value),
+        row.basis.words,
         gate_codes(row.gates) or "none",
     )
 
@@ -120,7 +124,11 @@ def _how_measured(figures: StudyFigures) -> Iterator[str]:
         "* Forced: every text is exactly as long as stated. Natural: it ends where its writer ends it, at most at the "
         "length stated."
     )
-    yield "* AL: tokens per verification step that carried a draft. Brackets: 95% intervals."
+    yield (
+        "* AL: tokens per verification step that carried a draft. Tokens per step: over all engine steps. Brackets: "
+        "95% intervals."
+    )
+    yield "* Rests on: a first look (one launch of each arm) shows nothing of how another launch would differ."
     for note in figures.notes:
         yield f"* {escaped(note)}"
 

@@ -1,4 +1,4 @@
-"""The context no number leaves without: content, stop rule, prompt length, concurrency, arm, engine, gates."""
+"""The context no number leaves without: content, stop rule, prompt length, load, arm, launches, engine, gates."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 from specprof.analyse.interference import InterferenceFigures
 from specprof.analyse.results import CellFigures, GateFinding, Severity
 from specprof.analyse.service_results import RungFigures
+from specprof.publish.basis import Basis
 from specprof.publish.grid import protocol_of
-from specprof.publish.numbers import count, known, number, one_line, quantity, rate
+from specprof.publish.numbers import count, known, number, one_line, rate
 
 SEPARATOR = " · "
 
@@ -126,10 +127,16 @@ def rate_words(rung: RungFigures) -> str:
     return f"{rate(rung.rate_per_s)} req/s {one_line(rung.arrivals)}{cap}"
 
 
-def context_line(cell: CellFigures, engine: Engine, said: str | None = None) -> str:
-    """One number with everything it depends on, to be copied whole. `said` replaces the throughput."""
-    said = said or quantity(cell.throughput_tok_s, "tok/s")
-    acceptance = []
-    if cell.acceptance_length is not None and known(cell.acceptance_length.value):
-        acceptance = [f"AL {number(cell.acceptance_length.value)}"]
-    return SEPARATOR.join((place(cell), said, *acceptance, engine.words, f"gates: {gate_names(cell.gates)}"))
+def acceptance_words(found: CellFigures | RungFigures) -> list[str]:
+    """`AL 2.31, 1.34 tokens per engine step`: both, since AL leaves out the steps without a draft (METHOD 1)."""
+    length, per_step = found.acceptance_length, found.tokens_per_engine_step
+    if length is None or not known(length.value):
+        return []
+    beside = f", {number(per_step.value)} tokens per engine step" if known(per_step.value) else ""
+    return [f"AL {number(length.value)}{beside}"]
+
+
+def context_line(cell: CellFigures, engine: Engine, basis: Basis, said: str) -> str:
+    """What is `said` of a cell with everything it depends on, to be copied whole."""
+    gates = f"gates: {gate_names(cell.gates)}"
+    return SEPARATOR.join((place(cell), said, basis.words, *acceptance_words(cell), engine.words, gates))

@@ -14,12 +14,11 @@ from math import inf, isfinite
 from specprof.analyse.crossover import fall_through_one
 from specprof.analyse.results import Figure, GainFigures
 from specprof.decide.policy import decided
+from specprof.publish.basis import FIRST_LOOK_BLOCKS
 from specprof.publish.context import engine_of
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known, number
 from specprof.study.bounds import Bound, bound_of
-
-FIRST_LOOK_BLOCKS = 1  # as many launches of an arm show nothing of how another would differ
 
 
 class Action(StrEnum):

@@ -21,6 +21,7 @@ from specprof.analyse.results import CellFigures, Figure, GainFigures, GateFindi
 from specprof.analyse.thresholds import SUSPICIOUS_SURVIVAL
 from specprof.decide.address import address_of
 from specprof.errors import InputError
+from specprof.publish.basis import Basis
 from specprof.publish.card import QUOTED_GAINS, headline_key, headlines
 from specprof.publish.context import place
 from specprof.publish.grid import Grid, Protocol
@@ -49,12 +50,13 @@ class Objection:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A cell's throughput, or one of its gains over others. `parts`: the cells the number is made of."""
+    """A cell's throughput, or one of its gains over others. `parts`: the cells its gains are made of."""
 
     metric: str
     cell: CellFigures
     figure: Figure
     parts: tuple[CellFigures, ...]
+    basis: Basis
 
     @property
     def words(self) -> str:
@@ -203,7 +205,7 @@ def _numbers(grid: Grid) -> Iterator[Number]:
     """Every known number; gains that are one by definition are none."""
     for cell in grid.figures.cells:
         if known(cell.throughput_tok_s.value):
-            yield Number(THROUGHPUT, cell, cell.throughput_tok_s, (cell,))
+            yield Number(THROUGHPUT, cell, cell.throughput_tok_s, (cell,), Basis.of_cell(cell))
     for gain in grid.figures.gains:
         yield from _gain_numbers(grid, gain)
 
@@ -212,11 +214,11 @@ def _gain_numbers(grid: Grid, gain: GainFigures) -> Iterator[Number]:
     cell = grid.cell(gain.tag, gain.protocol, gain.arm, gain.concurrency)
     if cell is None:
         return
-    lowest = gain.concurrency == min(grid.concurrencies(gain.tag, gain.protocol))
+    lowest, parts = gain.concurrency == min(grid.concurrencies(gain.tag, gain.protocol)), grid.parts(gain)
     for metric in QUOTED_GAINS:
         figure: Figure = getattr(gain, metric)
         if known(figure.value) and (metric == SPECULATION or not lowest):
-            yield Number(metric, cell, figure, grid.parts(gain))
+            yield Number(metric, cell, figure, parts, Basis.of_gain(metric, gain, parts))
 
 
 def _objections(number: Number) -> Iterator[Objection]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from specprof.analyse.gates.found import each_once
 from specprof.analyse.results import CellFigures, GateFinding
+from specprof.publish.basis import Basis
 from specprof.publish.card import QUOTED_GAINS
-from specprof.publish.context import Engine, context_line
+from specprof.publish.context import SEPARATOR, Engine, context_line
 from specprof.publish.fitness import SPECULATION, THROUGHPUT, Fit, Number, Objection, Unfit, address
 from specprof.publish.grid import OFF
 from specprof.publish.numbers import quantity, times
@@ -28,6 +29,12 @@ class Quoted:
         told = [fit.number for fit in (self.throughput, self.gain) if fit is not None]
         return each_once(gate for number in told for gate in number.gates)
 
+    @property
+    def basis(self) -> Basis:
+        """That of its gain, the narrower of the two, where it has one."""
+        fit = self.gain or self.throughput
+        return fit.number.basis if fit is not None else Basis.of_cell(self.cell)
+
     def context(self, engine: Engine) -> str:
         """Both numbers with everything they depend on, in one line."""
         said = []
@@ -35,7 +42,7 @@ class Quoted:
             said.append(quantity(self.throughput.number.figure, "tok/s"))
         if self.gain is not None:
             said.append(f"{QUOTED_GAINS[SPECULATION]} {times(self.gain.number.figure)} against {OFF}")
-        return context_line(replace(self.cell, gates=self.gates), engine, " · ".join(said))
+        return context_line(replace(self.cell, gates=self.gates), engine, self.basis, SEPARATOR.join(said))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The numbers of open loops that are fit to be quoted, each with one line to copy; the `service` part of card.json.
 
-A line reads: content · stop rule · prompt · rate and arrivals · arm · engine · what was found [interval] · AL · targets
-· gates. Only what has an interval, and no forbidding gate behind it, gets one.
+A line reads: content · stop rule · prompt · rate and arrivals · arm · engine · what was found [interval] · launches and
+requests · AL and tokens per engine step · targets · gates. Only what has an interval, and no forbidding gate behind it,
+gets one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from typing import Any
 
 from specprof.analyse.results import Figure, GateFinding, StudyFigures, as_json
 from specprof.analyse.service_results import GoodputFigures, GoodputGain, RungFigures
-from specprof.publish.context import SEPARATOR, Engine, engine_of, gate_names, one_per_gate, place, rate_words
+from specprof.publish.basis import Basis
+from specprof.publish.context import (
+    SEPARATOR,
+    Engine,
+    acceptance_words,
+    engine_of,
+    gate_names,
+    one_per_gate,
+    place,
+    rate_words,
+)
 from specprof.publish.ladders import Ladder, ladders
 from specprof.publish.numbers import (
     count,
@@ -50,6 +61,7 @@ class ServiceNumber:
     rate_per_s: float | None
     load: str  # `1.5 req/s poisson`, `0.5–3 req/s poisson`
     gates: tuple[GateFinding, ...]
+    basis: Basis
     context: str
 
     @property
@@ -98,7 +110,7 @@ def _goodput(ladder: Ladder, goodput: GoodputFigures, engine: Engine) -> Service
         unit="req/s",
         words="goodput",
         figure=goodput.rate_per_s,
-        gates=_gates(rungs),
+        made_of=rungs,
         more=f"({percent(goodput.share)} of requests on target)",
     )
 
@@ -114,7 +126,7 @@ def _goodput_gain(ladder: Ladder, gain: GoodputGain, engine: Engine) -> ServiceN
         unit="×",
         words="goodput gain",
         figure=gain.ratio,
-        gates=_gates((*rungs, *ladder.relied_on(gain.off.arm))),
+        made_of=(*rungs, *ladder.relied_on(gain.off.arm)),
         more=f"against off, {moved} ({percent(gain.off.share)} of requests on target)",
     )
 
@@ -128,17 +140,17 @@ def _of_all_rates(
     unit: str,
     words: str,
     figure: Figure,
-    gates: tuple[GateFinding, ...],
+    made_of: Sequence[RungFigures],
     more: str,
 ) -> ServiceNumber:
-    """What all the rates of an arm say together; `more` stands behind the number in its line."""
-    lowest = rungs[0]
+    """What all the rates of an arm say together, `made_of` both arms or one; `more` stands behind the number."""
+    lowest, gates, basis = rungs[0], _gates(made_of), Basis.of_rungs(made_of, ratio=metric == GOODPUT_GAIN)
     load = f"{rate(lowest.rate_per_s)}–{rate(rungs[-1].rate_per_s)} req/s {one_line(lowest.arrivals)}"
     prompt = f"prompt {count(lowest.prompt_tokens.value)}"
     place_of = (one_line(ladder.tag), ladder.protocol.words, prompt, load, one_line(lowest.method))
     said = f"{words} {_in_words(figure, unit)} {more}"
-    context = _context((*place_of, engine.words, said), _targets(lowest, metric), gates)
-    return ServiceNumber(metric, unit, words, figure, lowest, None, load, gates, context)
+    context = _context((*place_of, engine.words, said, basis.words), _targets(lowest, metric), gates)
+    return ServiceNumber(metric, unit, words, figure, lowest, None, load, gates, basis, context)
 
 
 def _of_rung(rung: RungFigures, engine: Engine) -> Iterator[ServiceNumber]:
@@ -153,17 +165,13 @@ def _of_rung(rung: RungFigures, engine: Engine) -> Iterator[ServiceNumber]:
         ("on_target_share", "share", rung.on_target_share if checked else None, "requests on target"),
         ("ttft_p99_s", "s", tail, "TTFT p99 from due"),
     )
+    load, basis = rate_words(rung), Basis.of_rungs((rung,))
+    rests_on = (basis.words, *acceptance_words(rung))
     for metric, unit, figure, words in told:
         if figure is not None and _bounded(figure):
-            said = (place(rung), engine.words, f"{words} {_in_words(figure, unit)}", *_acceptance(rung))
+            said = (place(rung), engine.words, f"{words} {_in_words(figure, unit)}", *rests_on)
             context = _context(said, _targets(rung, metric), rung.gates)
-            load = rate_words(rung)
-            yield ServiceNumber(metric, unit, words, figure, rung, rung.rate_per_s, load, rung.gates, context)
-
-
-def _acceptance(rung: RungFigures) -> list[str]:
-    al = rung.acceptance_length
-    return [f"AL {number(al.value)}"] if al is not None and known(al.value) else []
+            yield ServiceNumber(metric, unit, words, figure, rung, rung.rate_per_s, load, rung.gates, basis, context)
 
 
 def _context(said: Sequence[str], targets: str, gates: Sequence[GateFinding]) -> str:
@@ -212,6 +220,8 @@ def _headline(found: ServiceNumber, engine: Engine) -> dict[str, Any]:
         "arm": rung.arm,
         "method": rung.method,
         "engine": engine.document,
+        "num_launches": found.basis.num_launches,
+        "num_requests": found.basis.num_asked,
         "targets": as_json(rung.targets),
         "gates": as_json(list(found.gates)),
         "context": found.context,

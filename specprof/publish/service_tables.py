@@ -46,6 +46,7 @@ def load_tables(figures: StudyFigures, engine: str) -> tuple[Table, ...]:
         Column("timed out", "requests"),
         Column("failed", "requests"),
         Column("AL", "tokens"),
+        Column("tokens per step", "engine step"),
         GATES,
     )
     return _rung_tables(figures, engine, columns, _load_entries)
@@ -62,6 +63,7 @@ def _load_entries(rung: RungFigures) -> tuple[Entry, ...]:
         Entry(count(rung.fates.timed_out)),
         Entry(count(rung.fates.failed)),
         value(rung.acceptance_length),
+        value(rung.tokens_per_engine_step),
         Entry("", gates=rung.gates),
     )
 

@@ -127,6 +127,13 @@ def test_where_the_server_tells_no_single_steps_there_is_no_survival_rather_than
     assert shown.survival == ()
 
 
+def test_blocks_send_the_same_prompts_again():
+    """Two blocks of 4 prompts: 8 requests, and still 4 prompts."""
+    frames = tuple(make_frame(cell, make_requests(cell)) for cell in (make_cell(block=0), make_cell(block=1)))
+    shown = cell_figures(key_of(frames[0].cell), Series(frames), prefill_speed=None, loops=None, gates=())
+    assert (shown.num_requests, shown.num_prompts) == (8, 4)
+
+
 def test_an_arm_that_drafted_nothing_has_no_acceptance_rather_than_zero():
     shown = on_figures((0,), speculation=Speculation(0, 0, 0))
     assert shown.acceptance_length is None

@@ -24,7 +24,7 @@ from specprof.analyse.service.spread import Latencies, ratio, share, spread
 from specprof.analyse.service_results import GoodputFigures, RungFigures, TargetFigures
 from specprof.analyse.study import analyse
 from specprof.errors import InputError
-from specprof.records import ClientLoad, Counters, Stop
+from specprof.records import ClientLoad, Counters, Speculation, Stop
 from specprof.study.load import Targets
 from specprof.study.reading import parse_study
 from tests.analyse.open_loops import due_request, make_open_cell, measured_cell, open_frame, targets
@@ -238,6 +238,28 @@ def test_acceptance_is_that_of_the_requests_that_ended_well():
     told = figures_of(measured_cell(cell, requests, targets(ttft=1.0)))
     assert told.acceptance_length is not None
     assert told.acceptance_length.value == pytest.approx(2.0, abs=0.05)
+
+
+def test_tokens_per_engine_step_count_the_steps_that_carry_no_draft():
+    """The closed loop's own definition. 64 tokens each: 10 steps drafted (AL 3), the other 34 did not."""
+    cell = make_open_cell([1.0, 2.0], speculative_config=NGRAM, arm="on", **NATURAL)
+    chunks = (1,) * 34 + (3,) * 10
+    answer = {
+        "chunk_tokens": chunks,
+        "chunk_ns": tuple(ns(2.1 + 0.05 * i) for i in range(len(chunks))),
+        "speculation": Speculation(10, 40, 20, (2,) * 10, (4,) * 10),
+    }
+    requests = [due_request(cell, i, **answer) for i in range(2)]
+    told = figures_of(measured_cell(cell, requests, targets(ttft=1.0)))
+    assert told.acceptance_length is not None
+    assert told.acceptance_length.value == pytest.approx(3.0)
+    assert told.tokens_per_engine_step.value == pytest.approx(64 / 44)
+
+
+def test_without_speculation_every_engine_step_is_a_token():
+    cell = make_open_cell([1.0], **NATURAL)
+    told = figures_of(measured_cell(cell, [due_request(cell, 0, num_tokens=61)], targets(ttft=1.0)))
+    assert told.tokens_per_engine_step.value == pytest.approx(1.0)
 
 
 def test_contents_of_a_trace_are_held_against_their_own_targets():

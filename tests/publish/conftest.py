@@ -116,6 +116,7 @@ def make_cell(tag: str, protocol: str, arm: str, n: int) -> CellFigures:
         sum_of_rates_tok_s=Figure(decode_speed * n),
         loops=None,
         gates=(),
+        num_prompts=16,
     )
 
 
@@ -179,6 +180,7 @@ def make_gain(cells: dict[tuple[str, str, str, int], CellFigures], tag: str, pro
         multiply=n == 1,
         valid=valid(("on", n), ("off", n), ("on", 1), ("off", 1)),
         num_blocks=2,
+        num_prompts=16,
     )
 
 

@@ -80,6 +80,7 @@ def make_rung(tag: str, arm: str, rate: float, *, gates: tuple[GateFinding, ...]
         collapsed=load > 1.3,
         gates=gates,
         valid=not any(gate.severity == "invalid" for gate in gates),
+        tokens_per_engine_step=around(1.34 if on else 1.0, 0.04),
     )
 
 

@@ -34,7 +34,17 @@ def texts(svg: str) -> list[str]:
 
 def test_badge_says_content_stop_rule_streams_gain_interval_and_word(study: StudyFigures) -> None:
     svg = badge(with_figure(fit_of(study, streams=1), Figure(1.41, 1.11, 1.80)), name_arm=False)
-    assert texts(svg) == ["speculation · code · forced 128 · N=1", "1.41× [1.11, 1.80] faster"]
+    assert texts(svg) == ["speculation · code · forced 128 · N=1", "1.41× [1.11, 1.80] faster · 2 launches"]
+
+
+@pytest.mark.parametrize(
+    ("launches", "said"), [(1, " · first look"), (2, " · 2 launches"), (3, " · 3 launches"), (4, "")]
+)
+def test_gain_of_fewer_than_four_launches_says_so_on_its_badge(study: StudyFigures, launches: int, said: str) -> None:
+    """METHOD 5: at least 4 for a publishable ratio."""
+    gains = tuple(replace(gain, num_blocks=launches) for gain in study.gains)
+    fit = with_figure(fit_of(replace(study, gains=gains)), Figure(1.41, 1.11, 1.80))
+    assert texts(badge(fit, name_arm=False))[1] == f"1.41× [1.11, 1.80] faster{said}"
 
 
 def test_title_is_the_whole_context(study: StudyFigures) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,82 @@ def test_every_headline_carries_its_context(made: dict[str, Any]) -> None:
 
 def test_context_line_reads_as_written_in_the_brief(study: StudyFigures) -> None:
     cell = next(c for c in study.cells if (c.tag, c.protocol, c.arm, c.concurrency) == ("code", "forced", "on", 8))
-    figures = replace(cell, throughput_tok_s=Figure(135.5, 128.0, 143.0), acceptance_length=Figure(1.9))
+    figures = replace(
+        cell,
+        throughput_tok_s=Figure(135.5, 128.0, 143.0),
+        acceptance_length=Figure(1.9),
+        tokens_per_engine_step=Figure(1.34),
+    )
     line = throughput_headline(figures, engine_of(study.environment))["context"]
     assert line == (
-        "code · forced 128 · prompt 42 · N=8 · ngram K=4 · 135.5 tok/s [128, 143] · AL 1.90 · vLLM 0.32.0 CPU · "
-        "gates: none"
+        "code · forced 128 · prompt 42 · N=8 · ngram K=4 · 135.5 tok/s [128, 143] · 2 launches, 16 prompts · "
+        "AL 1.90, 1.34 tokens per engine step · vLLM 0.32.0 CPU · gates: none"
     )
+
+
+def lines_of(study: StudyFigures, launches: int, prompts: int = 32) -> dict[str, dict[str, Any]]:
+    """The headlines of code, forced, N=8, on, by metric, had everything been measured on so many."""
+    counts = {"num_prompts": prompts}
+    told = card(
+        replace(
+            study,
+            cells=tuple(replace(cell, num_launches=launches, **counts) for cell in study.cells),
+            gains=tuple(replace(gain, num_blocks=launches, **counts) for gain in study.gains),
+        )
+    )["headlines"]
+    place = ("code", "forced", "on", 8)
+    return {h["metric"]: h for h in told if (h["tag"], h["protocol"], h["arm"], h["concurrency"]) == place}
+
+
+@pytest.mark.parametrize(
+    ("launches", "prompts", "throughput", "ratio"),
+    [
+        (
+            *(1, 2),
+            "1 launch (the interval holds prompts only), 2 prompts",
+            "first look: 1 launch (the interval holds prompts only), 2 prompts",
+        ),
+        (2, 8, "2 launches, 8 prompts", "2 launches (fewer than 4), 8 prompts"),
+        (3, 32, "3 launches, 32 prompts", "3 launches (fewer than 4), 32 prompts"),
+        (4, 32, "4 launches, 32 prompts", "4 launches, 32 prompts"),
+    ],
+)
+def test_every_line_says_on_how_many_launches_and_prompts_it_rests(
+    study: StudyFigures, launches: int, prompts: int, throughput: str, ratio: str
+) -> None:
+    """METHOD 5: at least 4 launches for a publishable ratio; small runs are allowed, and say so."""
+    for metric, line in lines_of(study, launches, prompts).items():
+        said = throughput if metric == "throughput_tok_s" else ratio
+        assert f" · {said} · AL " in line["context"]
+        assert (line["num_launches"], line["num_prompts"]) == (launches, prompts)
+
+
+def test_a_ratio_rests_on_the_least_of_the_cells_it_is_made_of(study: StudyFigures) -> None:
+    """Off has 3 blocks and on 5, of which they share 2. Batching compares on with itself; the interaction, all four."""
+    blocks = {"off": 3, "on": 5}
+    uneven = replace(study, cells=tuple(replace(cell, num_launches=blocks[cell.arm]) for cell in study.cells))
+    told = {
+        line["metric"]: line["num_launches"]
+        for line in card(uneven)["headlines"]
+        if (line["tag"], line["protocol"], line["arm"], line["concurrency"]) == ("code", "forced", "on", 8)
+    }
+    assert told == {"throughput_tok_s": 5, "speculation_gain": 2, "batching_gain": 5, "interaction": 2}
+
+
+def test_a_card_that_does_not_tell_its_prompts_says_nothing_of_them(study: StudyFigures) -> None:
+    lines = lines_of(study, launches=4, prompts=0)
+    assert all(" · 4 launches · AL " in line["context"] for line in lines.values())
+
+
+def test_acceptance_is_never_told_without_the_tokens_of_every_step(made: dict[str, Any]) -> None:
+    """METHOD 1: always print both."""
+    with_al = [line for line in made["headlines"] if line["acceptance_length"]]
+    assert with_al
+    for line in with_al:
+        said = re.search(r" · AL (\S+), (\S+) tokens per engine step · ", line["context"])
+        assert said, line["context"]
+        told = [line[name]["value"] for name in ("acceptance_length", "tokens_per_engine_step")]
+        assert [float(number) for number in said.groups()] == pytest.approx(told, abs=0.0051)
 
 
 def test_invalid_cells_and_their_gains_never_become_headlines(study: StudyFigures, made: dict[str, Any]) -> None:

@@ -386,7 +386,7 @@ def test_site_switches_and_keeps_its_filters(look: Callable[..., Page], site: Pa
             await page.call("Input.insertText", text=words)
             found = await shown(page)
             assert found.rows, words
-            assert all("自报速度之和" in row[12] for row in found.rows), words
+            assert all("自报速度之和" in row[14] for row in found.rows), words
         await page.evaluate("document.querySelector('[data-language=en]').click()")
         assert not [text for text in await page.evaluate(HEADINGS) if HAN.search(text)]
         assert await page.evaluate("document.querySelector('select option').text") == "all"

@@ -173,6 +173,7 @@ def test_load_table_has_a_row_per_rate_and_arm_with_the_figures_in_their_columns
     assert by_heading["good", "of requests"] == "94%"  # 0.99 × 0.95
     assert by_heading["good", "of tokens"] == "91%"  # 0.99 × 0.92
     assert by_heading["AL", "tokens"] == "2.31"
+    assert by_heading["tokens per step", "engine step"] == "1.34"
 
 
 def test_a_collapsed_rung_and_a_lost_tail_are_marked(served: StudyFigures) -> None:
@@ -313,14 +314,34 @@ def test_lines_to_copy_carry_everything_a_number_depends_on(served: StudyFigures
     goodput = next(line for line in lines if line["metric"] == "goodput_per_s" and line["tag"] == "code")
     assert goodput["context"] == (
         "code · served (natural ≤96) · prompt 182 · 0.5–3 req/s poisson · off · vLLM 0.32.0 CPU · "
-        "goodput 1.2 req/s [1.1, 1.3] (90% of requests on target) · targets: TTFT ≤ 0.5 s, TPOT ≤ 60 ms · gates: none"
+        "goodput 1.2 req/s [1.1, 1.3] (90% of requests on target) · 2 launches, 480 requests · "
+        "targets: TTFT ≤ 0.5 s, TPOT ≤ 60 ms · gates: none"
     )
     effective = next(line for line in lines if line["metric"] == "effective_tok_s" and line["arm"] == "on")
     assert effective["context"] == (
         "code · served (natural ≤96) · prompt 182 · 0.5 req/s poisson · ngram K=4 · vLLM 0.32.0 CPU · "
-        "effective output 41.0 tok/s [38.9, 43.0] · AL 2.31 · targets: TTFT ≤ 0.5 s, TPOT ≤ 60 ms, quality: code · "
-        "gates: none"
+        "effective output 41.0 tok/s [38.9, 43.0] · 2 launches, 30 requests · AL 2.31, 1.34 tokens per engine step · "
+        "targets: TTFT ≤ 0.5 s, TPOT ≤ 60 ms, quality: code · gates: none"
     )
+
+
+@pytest.mark.parametrize(
+    ("launches", "said"),
+    [
+        (1, "first look: 1 launch (the interval holds requests only), 960 requests"),
+        (3, "3 launches (fewer than 4), 960 requests"),
+        (4, "4 launches, 960 requests"),
+    ],
+)
+def test_a_goodput_gain_says_on_how_many_launches_it_rests(served: StudyFigures, launches: int, said: str) -> None:
+    """Both arms: 60 s at 0.5, 1, 1.5, 2 and 3 req/s each. One rung of fewer launches is enough to say so."""
+    found = service(served)
+    rungs = tuple(replace(rung, num_launches=4) for rung in found.rungs)
+    told = replace(found, rungs=(replace(rungs[0], num_launches=launches), *rungs[1:]))
+    lines = card(replace(served, service=told))["service"]["headlines"]
+    gain = next(line for line in lines if line["metric"] == "goodput_gain" and line["tag"] == "code")
+    assert f" · {said} · targets: " in gain["context"]
+    assert (gain["num_launches"], gain["num_requests"]) == (launches, 960)
 
 
 def test_every_line_has_its_interval_and_one_line_and_stands_in_the_report(served: StudyFigures) -> None:
@@ -373,10 +394,11 @@ def test_the_schema_asks_for_exactly_what_analysis_gives() -> None:
         "frontier": FrontierFigures,
         "frontier_point": FrontierPoint,
     }
+    later = {"rung": {"tokens_per_engine_step"}}  # cards made before it was added lack it
     for name, kind in kinds.items():
         part: dict[str, Any] = schema()["$defs"][name]
-        assert sorted(part["required"]) == sorted(field.name for field in fields(kind)), name
-        assert set(part["required"]) == set(part["properties"]), name
+        assert set(part["properties"]) == {field.name for field in fields(kind)}, name
+        assert set(part["properties"]) - set(part["required"]) == later.get(name, set()), name
     assert {field.name for field in fields(ServiceFigures)} < set(schema()["$defs"]["service"]["properties"])
 
 
@@ -406,9 +428,9 @@ def test_every_number_of_open_loops_is_a_row_of_the_published_page(served: Study
         for row in rows
     ]
     # planted: code, arm off, keeps its targets up to 1.2 req/s [1.1, 1.3]; rungs from 0.5 to 3 req/s
-    assert told[0][2:12] == [
+    assert told[0][2:13] == [
         *("code", "served (natural ≤96)", "182", "0.5–3 req/s poisson", "off", "goodput", "1.2 req/s [1.1, 1.3]"),
-        *("TTFT ≤ 0.5 s, TPOT ≤ 60 ms", ENGINE, "none"),
+        *("TTFT ≤ 0.5 s, TPOT ≤ 60 ms", "2 launches 480 requests", ENGINE, "none"),
     ]
     assert ["0.5 req/s poisson", "off", "raw output", "45.0 tok/s [42.8, 47.2]"] in [row[5:9] for row in told]
 

@@ -38,7 +38,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: 
 
 COLUMNS = (
     *("study", "model", "tag", "stop", "prompt", "n", "arm"),
-    *("speed", "gain", "al", "ttft", "engine", "gates", "date"),
+    *("speed", "gain", "al", "per-step", "ttft", "basis", "engine", "gates", "date"),
 )
 # Off rows have no gain. On rows by gain, from conftest: the same for both stop rules, json between the two.
 CODE_GAINS = ["2.16×", "2.16×", "1.72×", "1.72×", "1.31×", "1.31×", "1.04×", "1.04×"]
@@ -148,9 +148,10 @@ def test_page_can_be_read_without_its_script(site: Path, study: StudyFigures) ->
     assert table.column("n") == [str(cell.concurrency) for cell in fit]
     assert table.column("gain")[:2] == ["—", "—"]
     # TTFT: a quarter of the prefill share, 0.031, of the wall of 16 × 128 tokens at 44.064 tok/s: see conftest
-    assert table.rows[4][:14] == [
+    assert table.rows[4][:16] == [
         *("demo", "builtin: gemma-3-270m", "code", "forced 128", "42", "1", "ngram K=4"),
-        *("44.1", "2.16×", "2.99", "360 ms", "vLLM 0.32.0 CPU", "none", "2026-11-29"),
+        *("44.1", "2.16×", "2.99", "2.43", "360 ms"),
+        *("2 launches (fewer than 4) 16 prompts", "vLLM 0.32.0 CPU", "none", "2026-11-29"),
     ]
 
 
@@ -404,7 +405,8 @@ def test_button_copies_the_line_with_its_whole_context(look: Callable[..., Page]
         _, held = await page.copied("document.querySelector('#numbers tbody tr:not([hidden]) button.copy')")
         assert held == (
             "code · forced 128 · prompt 42 · N=8 · ngram K=4 · 133.9 tok/s [129, 139] · speculation gain 1.04× "
-            "[0.96, 1.12] against off · AL 2.85 · vLLM 0.32.0 CPU · gates: none"
+            "[0.96, 1.12] against off · 2 launches (fewer than 4), 16 prompts · AL 2.85, 2.33 tokens per engine step · "
+            "vLLM 0.32.0 CPU · gates: none"
         )
 
     look(looking, state="#tag=code&protocol=forced&arm=on&n=8")

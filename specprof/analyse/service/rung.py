@@ -129,6 +129,7 @@ def rung_figures(rung: Rung, gates: Sequence[GateFinding]) -> RungFigures:
     judged = all(c.judged for c in rung.cells)
     good_tokens, tokens = rung.by_batch(lambda c: c.tokens(c.good)), rung.by_batch(OpenCell.tokens)
     senders = sum(c.num_with_tokens() for c in rung.cells)
+    answered = Series(tuple(c.frame for c in rung.cells))
     return RungFigures(
         tag=cell.tag,
         protocol=cell.protocol,
@@ -162,10 +163,11 @@ def rung_figures(rung: Rung, gates: Sequence[GateFinding]) -> RungFigures:
         num_waiting=_gauge(rung, "num_requests_waiting"),
         num_preemptions=_growth(rung, "num_preemptions"),
         dispatch_lag_p99_s=dispatch_lag(rung),
-        acceptance_length=_acceptance_length(rung),
+        acceptance_length=_acceptance_length(answered),
         collapsed=collapsed(rung),
         gates=tuple(gates),
         valid=not any(gate.severity is Severity.INVALID for gate in gates),
+        tokens_per_engine_step=stats.ratio(*answered.clusters("output_tokens", "engine_steps")),
     )
 
 
@@ -248,9 +250,9 @@ def _growth(rung: Rung, name: str) -> float | None:
     return None if None in told else sum(value for value in told if value is not None)
 
 
-def _acceptance_length(rung: Rung) -> Figure | None:
+def _acceptance_length(answered: Series) -> Figure | None:
     """AL of the measured requests that ended well, prompts as clusters; None where nothing was drafted."""
-    if not rung.cell.speculative_config:
+    if not answered.cell.speculative_config:
         return None
-    accepted, steps = Series(tuple(cell.frame for cell in rung.cells)).clusters("num_accepted", "num_steps")
+    accepted, steps = answered.clusters("num_accepted", "num_steps")
     return stats.ratio(accepted, steps, offset=1.0) if steps.sum() else None

@@ -77,7 +77,7 @@ def compare(
     margin: Annotated[float, typer.Option(help="The share of speed that matters; 0.03 is 3%.")] = 0.03,
     first_look: Annotated[bool, typer.Option("--first-look", help="Decide on one launch a side.")] = False,
     enforce: Annotated[
-        bool, typer.Option("--enforce", help="Exit with 1 on a regression, 2 if a part cannot be compared.")
+        bool, typer.Option("--enforce", help="Exit with 1 on a regression, 2 if a part is not decided.")
     ] = False,
     output: FormatOption = "text",
 ) -> None:
@@ -98,7 +98,7 @@ def compare(
         print_comparison(found, console)
     if enforce and found.count(Change.REGRESSION):
         raise typer.Exit(SpecprofError.exit_code)
-    if enforce and found.refused:
+    if enforce and not found.complete:
         raise typer.Exit(InputError.exit_code)
 
 

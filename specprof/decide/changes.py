@@ -9,7 +9,8 @@ One comparison of 24 cells asks 48 such questions, and at 2.5% each one would be
 both directions are tested one-sided, against 1 - margin and 1 + margin, and each direction's p-values are adjusted by
 Holm (1979) over all questions of the comparison at 2.5%. That is what "the whole 95% interval lies beyond" means for a
 single one, and keeps the chance of *any* false mark at 2.5% a direction, 5% in all, even where every ratio lies
-exactly on its margin. Intervals are printed at 95%, unadjusted, so that they can be read alone.
+exactly on its margin. Intervals are printed at 95%, unadjusted, so that they can be read alone; one that is
+*clear alone*, not among all, is marked.
 
 *Equivalent* is said of one cell at a time: its whole 95% interval lies within the margin. What remains shows no
 difference beyond the margin, which is not the same as showing that there is none.
@@ -72,6 +73,12 @@ class RatioFigures:
     slower_p_value: float | None = None
     faster_p_value: float | None = None
 
+    def clear_alone(self, margin: float) -> bool:
+        """Whether its own interval lies beyond the margin while, among all that were compared, nothing is shown."""
+        low, high = self.ratio.low, self.ratio.high
+        beyond = low is not None and high is not None and (high < 1 - margin or low > 1 + margin)
+        return beyond and self.change is Change.NOT_SHOWN
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -100,6 +107,15 @@ class Row:
         """One metric's ratio."""
         return next(ratio for ratio in self.ratios if ratio.metric is metric)
 
+    @property
+    def decided(self) -> bool:
+        """Whether it says anything of B."""
+        return self.change not in (Change.UNFIT, Change.UNDECIDED)
+
+    def clear_alone(self, margin: float) -> bool:
+        """Whether it shows nothing though an interval of its own does (`RatioFigures.clear_alone`)."""
+        return self.change is Change.NOT_SHOWN and any(ratio.clear_alone(margin) for ratio in self.ratios)
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -114,7 +130,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything a comparison has to say. `dimensions`: what it is about, none for a repeat."""
+    """Everything a comparison has to say. `dimensions`: what it is about, none for a repeat.
+
+    `arms_left_out`: arms that only one side has, none where the arms were named.
+    """
 
     a: str
     b: str
@@ -127,7 +146,13 @@ class Comparison:
     num_comparisons: int
     rows: tuple[Row, ...]
     refused: tuple[Refusal, ...]
+    arms_left_out: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every part was compared and decided, so that finding no regression says something."""
+        return not self.refused and all(row.decided for row in self.rows)
 
     def count(self, change: Change) -> int:
         """How many rows ended so."""

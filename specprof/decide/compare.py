@@ -28,6 +28,7 @@ from specprof.decide.changes import (
     Row,
     judged,
 )
+from specprof.decide.compare_notes import notes_on, refusal_words
 from specprof.decide.conclude import environment
 from specprof.decide.fairness import (
     ALLOWABLE,
@@ -89,6 +90,12 @@ class MeasuredStudy:
         measured = {key[2] for key, _ in self.evidence.series_of(Role.FIGURE)}
         return [arm for arm in self.side.study.arms if arm in measured]
 
+    @property
+    def open_loops(self) -> str:
+        """The protocols it measured as open loops, in words; "" for none."""
+        measured = {frame.cell.protocol for frame in self.evidence.open_loops}
+        return ", ".join(name for name in self.side.study.protocols if name in measured)
+
     def places(self, arm: str) -> dict[tuple[str, str, int], Series]:
         """Series of an arm by tag, protocol and N."""
         return {(t, p, n): series for (t, p, a, n), series in self.evidence.series_of(Role.FIGURE) if a == arm}
@@ -122,6 +129,8 @@ def compare(store_a: Store, store_b: Store, options: Options = DEFAULTS) -> Comp
 def compare_studies(a: MeasuredStudy, b: MeasuredStudy, options: Options = DEFAULTS) -> Comparison:
     """The same of studies at hand. One object on both sides is one study: its arms then pair by block."""
     _require_known(options)
+    for study in (a, b):
+        _require_closed_loops(study)
     require_same_cache(a.side, b.side)
     suites = Suites([a.side, b.side])
     found = _Found()
@@ -131,6 +140,7 @@ def compare_studies(a: MeasuredStudy, b: MeasuredStudy, options: Options = DEFAU
         raise InputError(_nothing_left(a, b, found))
     found.measured.sort(key=lambda one: a.order(one.row))
     rows, num_comparisons = judged(found.measured, options.margin)
+    left_out = _left_out(a, b, options)
     counted = _each_once(d for one in found.differences for d in one.counted)
     return Comparison(
         a=a.side.label,
@@ -144,7 +154,16 @@ def compare_studies(a: MeasuredStudy, b: MeasuredStudy, options: Options = DEFAU
         num_comparisons=num_comparisons,
         rows=rows,
         refused=tuple(found.refused),
-        notes=tuple(dict.fromkeys([*found.notes, *_notes(rows, options, same_folder=a is b)])),
+        arms_left_out=(*left_out[0], *left_out[1]),
+        notes=tuple(
+            dict.fromkeys(
+                [
+                    *_unread(a, b, left_out),
+                    *found.notes,
+                    *notes_on(rows, first_look=options.first_look, same_folder=a is b),
+                ]
+            )
+        ),
     )
 
 
@@ -156,12 +175,29 @@ def _require_known(options: Options) -> None:
         raise InputError(f"--margin {options.margin}: is a share of A's speed, from 0 to below 1; 0.03 is 3%.")
 
 
+def _require_closed_loops(study: MeasuredStudy) -> None:
+    if study.open_loops and not study.arms:
+        raise InputError(
+            f"{study.side.label}: every protocol is an open loop ({study.open_loops}), whose throughput is what was "
+            f"asked of it; compare reads closed loops. specprof report {study.side.label} sets its arms side by side."
+        )
+
+
+def _left_out(a: MeasuredStudy, b: MeasuredStudy, options: Options) -> tuple[list[str], list[str]]:
+    """Arms of A that B has not, and of B that A has not; none where the arms to compare were named."""
+    if options.arm_a or options.arm_b:
+        return [], []
+    return [arm for arm in a.arms if arm not in b.arms], [arm for arm in b.arms if arm not in a.arms]
+
+
 def _arm_pairs(a: MeasuredStudy, b: MeasuredStudy, options: Options) -> list[tuple[str, str]]:
     """The arms to set side by side."""
     named = (options.arm_a or options.arm_b, options.arm_b or options.arm_a)
     for study, option, arm in ((a, "--arm-a", named[0]), (b, "--arm-b", named[1])):
         if arm is not None and arm not in study.arms:
-            raise InputError(f"{option} {arm}: {study.side.label} has no such arm; it has {', '.join(study.arms)}.")
+            raise InputError(
+                f"{option} {arm}: {study.side.label} has no such arm; it has {', '.join(study.arms) or 'none'}."
+            )
     if named[0] is not None and named[1] is not None:
         return [(named[0], named[1])]
     shared = [arm for arm in a.arms if arm in b.arms]
@@ -337,33 +373,14 @@ def _nothing_left(a: MeasuredStudy, b: MeasuredStudy, found: _Found) -> str:
     )
 
 
-def refusal_words(refusal: Refusal) -> str:
-    """`code, forced: length (max_tokens: 80 → 96). …`."""
-    told = "; ".join(map(str, refusal.differences)) or "no prompt ended as asked on both sides"
-    names = list(dict.fromkeys(difference.of for difference in refusal.differences))
-    if any("none in common" in difference.b for difference in refusal.differences) or not names:
-        return f"  {refusal.tag}, {refusal.protocol}: {told}. Measure the same prompts on both sides."
-    allow = " ".join(f"--allow {name}" for name in names)
-    return f"  {refusal.tag}, {refusal.protocol}: {told}. Measure both sides alike, or let it stand with {allow}."
-
-
-def _notes(rows: Sequence[Row], options: Options, *, same_folder: bool) -> Iterator[str]:
-    if same_folder and any(row.arm_a == row.arm_b for row in rows):
-        yield "A and B are the same cells: every ratio is 1, whatever was measured. Name two arms to compare them."
-    if any(min(row.num_blocks_a, row.num_blocks_b) < 2 for row in rows):
-        decided = "decided all the same, as a first look" if options.first_look else "so nothing is decided there"
-        yield f"One launch per side: the interval holds prompts only, not how launches differ; {decided}."
-    if any(row.num_prompts == 1 for row in rows):
-        yield "One prompt: nothing shows how others would differ, so there is no interval and nothing is decided there."
-    if any(row.of(Metric.THROUGHPUT).unit == "char/s" for row in rows):
-        yield (
-            "Two tokenizers: a token is not the same amount of text on both sides, so speeds are in characters per "
-            "second on the same prompts; acceptance and tokens per step are not compared."
-        )
-    if left_out := max((row.num_left_out for row in rows), default=0):
-        yield (
-            f"Only shared prompts are compared ({left_out} left out where most were). Beyond one stream a batch is one "
-            "unit, and other prompts make it another: throughput is not compared there, and nothing is decided."
-        )
-    if any(row.num_texts_differ for row in rows):
-        yield "Some greedy texts are not the same on both sides: part of a difference may be what was written."
+def _unread(a: MeasuredStudy, b: MeasuredStudy, left_out: tuple[list[str], list[str]]) -> Iterator[str]:
+    """What was measured and is in no row: arms of one side, open loops."""
+    told = [
+        f"{', '.join(arms)} only in {study.side.label}" for study, arms in zip((a, b), left_out, strict=True) if arms
+    ]
+    if told:
+        pair = f" Set two side by side with --arm-a {left_out[0][0]} --arm-b {left_out[1][0]}." if all(left_out) else ""
+        yield f"Arms not compared: {'; '.join(told)}.{pair}"
+    for study in (a, b):
+        if study.open_loops:
+            yield f"{study.open_loops}: an open loop in {study.side.label}; compare reads closed loops."

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from specprof.analyse.results import Figure, as_json
 from specprof.decide.changes import DECIDING, Change, Comparison, Metric, RatioFigures, Row
-from specprof.decide.compare import refusal_words
+from specprof.decide.compare_notes import refusal_words
 from specprof.decide.fairness import Difference, Dimension
 from specprof.publish.context import gate_codes
 from specprof.publish.json_text import json_text
 from specprof.publish.numbers import UNKNOWN, known, number
 from specprof.publish.paragraphs import bare_table, paragraph
+from specprof.records import arm_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 SCHEMA_VERSION = 1
+_CLEAR_ALONE = "*"
 
 _KINDS = {
     Dimension.DRAFT: "draft against draft",
@@ -61,6 +63,8 @@ def comparison_json(comparison: Comparison) -> str:
 def kind(comparison: Comparison) -> str:
     """What the comparison is about, in words."""
     named = [_KINDS[Dimension(of)] for of in comparison.dimensions if of in _KINDS]
+    if not named and comparison.arms_left_out and all(row.method_a == arm_in_words(None) for row in comparison.rows):
+        return "only the arm without speculation"
     return " and ".join(named) or "the same thing measured twice"
 
 
@@ -68,10 +72,12 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print header, tables, what was not compared, notes and the summary."""
     _print_header(comparison, console)
     for protocol, rows in groupby(comparison.rows, key=lambda row: (row.protocol, row.stop, row.length)):
-        _print_protocol(protocol, list(rows), console)
+        _print_protocol(protocol, list(rows), comparison.margin, console)
     console.print()
     for refusal in comparison.refused:
         paragraph(f"Not compared: {refusal_words(refusal)}", console, style="yellow")
+    if any(row.clear_alone(comparison.margin) for row in comparison.rows):
+        paragraph(_clear_alone_words(comparison), console)
     for note in comparison.notes:
         paragraph(f"Note: {note}", console)
     found = comparison.count(Change.REGRESSION)
@@ -100,6 +106,12 @@ def summary(comparison: Comparison) -> str:
     return f"{', '.join(told)}; {shared if comparison.num_comparisons else 'nothing was decided'}."
 
 
+def _clear_alone_words(comparison: Comparison) -> str:
+    several = len({(row.arm_a, row.arm_b) for row in comparison.rows}) > 1
+    fewer = " Compare fewer with --arm-a and --arm-b." if several else ""
+    return f"{_CLEAR_ALONE} An interval clear alone, not among {comparison.num_comparisons} compared (Holm).{fewer}"
+
+
 def _print_header(comparison: Comparison, console: Console) -> None:
     paragraph(f"A {comparison.a} → B {comparison.b} · {kind(comparison)}", console, style="bold")
     _print_differences("Differs", comparison.differs, console)
@@ -113,7 +125,7 @@ def _print_differences(heading: str, differences: Sequence[Difference], console:
         paragraph(f"{heading}: {'; '.join(map(str, differences))}", console, indent=2, style=style)
 
 
-def _print_protocol(protocol: tuple[str, str, int], rows: Sequence[Row], console: Console) -> None:
+def _print_protocol(protocol: tuple[str, str, int], rows: Sequence[Row], margin: float, console: Console) -> None:
     name, stop, length = protocol
     console.print()
     asked = f"{length} tokens" if stop == "forced" else f"at most {length} tokens"
@@ -124,26 +136,26 @@ def _print_protocol(protocol: tuple[str, str, int], rows: Sequence[Row], console
         prompts = "–".join(map(str, sorted({row.num_prompts for row in shown})))
         launches = " + ".join("–".join(map(str, sorted(set(n)))) for n in zip(*map(_blocks, shown), strict=True))
         paragraph(f"{tag} · {arm} · {prompts} prompts · {launches} launches", console, style="bold cyan")
-        console.print(_table(shown))
+        console.print(_table(shown, margin))
 
 
 def _blocks(row: Row) -> tuple[int, int]:
     return row.num_blocks_a, row.num_blocks_b
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = bare_table()
+def _table(rows: Sequence[Row], margin: float) -> Table:
+    table = bare_table(gap=0)  # so that nine columns stand in 80
     unit = rows[0].of(Metric.THROUGHPUT).unit
     for heading in ("N", f"{unit}\nA, B", *_COLUMNS.values()):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("gates\nA, B")
+    table.add_column("gates\nA, B", min_width=len("gates"))  # the one that wraps, and is never dropped
     table.add_column("B is", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, margin))
     return table
 
 
-def _cells(row: Row) -> tuple[Text, ...]:
+def _cells(row: Row, margin: float) -> tuple[Text, ...]:
     from rich.text import Text
 
     speed = row.of(Metric.THROUGHPUT)
@@ -155,7 +167,7 @@ def _cells(row: Row) -> tuple[Text, ...]:
         Text(f"{number(speed.a)}\n{number(speed.b)}", style=dim),
         *(Text(_ratio_words(ratio), style=dim or _style(ratio)) for ratio in ratios),
         Text(f"{gate_codes(row.gates_a) or UNKNOWN}\n{gate_codes(row.gates_b) or UNKNOWN}", style=dim),
-        Text(said, style=style),
+        Text(said + _CLEAR_ALONE * row.clear_alone(margin), style=style),
     )
 
 

@@ -511,3 +511,75 @@ def test_a_draft_is_set_beside_another_within_one_study(folders: dict[str, Path]
     told = command(folders, "plain", "plain", "--arm-a", "off", "--arm-b", "draft-k3")
     assert told.returncode == 0, told.stderr
     assert "off → draft-k3" in told.stdout
+
+
+# -- what is not compared, and what is not decided --------------------------------------------------------------------
+
+K4_K2 = (ROOT / "results" / "demo", ROOT / "results" / "demo-k2")  # ngram-k4 and ngram-k2, one launch each
+OPEN_LOOPS = ROOT / "results" / "load-demo"
+
+
+def test_enforce_does_not_pass_where_drift_left_nothing_to_decide() -> None:
+    told = specprof("compare", *K4_K2, "--arm-a", "ngram-k4", "--arm-b", "ngram-k2", "--first-look", "--enforce")
+    assert "nothing was decided" in told.stdout
+    assert told.returncode == 2
+
+
+def test_enforce_does_not_pass_over_one_undecided_row() -> None:
+    decided = machines(1.0)
+    assert decided.complete
+    for change in (Change.UNDECIDED, Change.UNFIT):
+        assert not replace(decided, rows=(*decided.rows, replace(decided.rows[0], change=change))).complete
+
+
+def test_a_first_look_that_drift_forbids_is_not_said_to_have_decided() -> None:
+    assert not any("decided all the same" in note for note in shorter_drafts(1.2).notes)
+    assert any("decided all the same" in note for note in shorter_drafts(1.0).notes)
+
+
+def test_arms_of_one_side_only_are_named_with_what_to_type() -> None:
+    found = compare(*map(Store.existing, K4_K2))
+    assert {row.arm_a for row in found.rows} == {"off"}
+    assert kind(found) == "only the arm without speculation"
+    assert found.arms_left_out == ("ngram-k4", "ngram-k2")
+    (note,) = (note for note in found.notes if note.startswith("Arms not compared"))
+    assert "ngram-k4 only in " in note
+    assert note.endswith("--arm-a ngram-k4 --arm-b ngram-k2.")
+
+
+def test_arms_that_were_named_leave_none_out() -> None:
+    found = compare(*map(Store.existing, K4_K2), Options(arm_a="off", arm_b="off"))
+    assert found.arms_left_out == ()
+    assert kind(found) == "the same thing measured twice"
+
+
+@pytest.mark.parametrize("options", [Options(), Options(arm_a="off", arm_b="ngram-k4")])
+def test_a_study_of_open_loops_is_refused_as_one(options: Options) -> None:
+    study = Store.existing(OPEN_LOOPS)
+    with pytest.raises(InputError, match=r"every protocol is an open loop \(served\).* compare reads closed loops"):
+        compare(study, study, options)
+
+
+def test_an_interval_clear_alone_and_not_among_all_is_marked() -> None:
+    """Three launches a side among 16 questions: Holm asks the first for p <= 2.5% / 16, its own interval for 2.5%."""
+    trained = [ROOT / "results" / name for name in ("trained-k2", "trained-k4")]
+    found = compare(*map(Store.existing, trained))
+    clear = [row for row in found.rows if row.clear_alone(found.margin)]
+    assert clear
+    for row in clear:
+        assert row.change is Change.NOT_SHOWN
+        highs = [ratio.ratio.high for ratio in row.ratios if ratio.metric in (Metric.THROUGHPUT, Metric.DECODE_SPEED)]
+        assert min(high for high in highs if high is not None) < 1 - found.margin
+    told = specprof("compare", *trained).stdout
+    assert told.count("not shown*") == len(clear)
+    assert "clear alone, not among 16 compared (Holm). Compare fewer with --arm-a and --arm-b." in " ".join(
+        told.split()
+    )
+
+
+def test_gates_stand_in_every_table_of_80_columns() -> None:
+    told = specprof("compare", *K4_K2, "--arm-a", "ngram-k4", "--arm-b", "ngram-k2").stdout
+    lines = told.splitlines()
+    assert sum("gates" in line for line in lines) == 3  # a table per content
+    assert any("12!" in line for line in lines), "the gate that makes a row unfit"
+    assert max(map(len, lines)) <= 80

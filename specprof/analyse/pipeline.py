@@ -71,7 +71,8 @@ class PipelineLoad:
 
     `busy_share`: computing / (P * round), so hand-overs and uneven stages count as idle; None where it was not fitted.
     `batching_gain` X(N) / X(1) = `filling_gain` (more batches, up to N = P) * `sharing_gain` (larger ones beyond).
-    Where N = P was not measured the two have bounds and no value: P batches do at most P times the work of one.
+    Where N = P was not measured, or a gate forbids it, the two have bounds and no value: P batches do at most P times
+    the work of one.
     """
 
     concurrency: int
@@ -88,8 +89,9 @@ class PipelineLoad:
 class PipelineFigures:
     """One content, protocol and arm over all its N, on a pipeline of `stages` stages.
 
-    `hand_over_s`: per stage and pass, of the arm without speculation; bounds without a value where the times cannot
-    tell it from computing, None where nothing was fitted. `split_known`: the layer split was stated, not taken as even.
+    `hand_over_s`: per stage and pass, of the arm without speculation at every N that no gate forbids; bounds without a
+    value where the times cannot tell it from computing, None where nothing was fitted. `split_known`: the layer split
+    was stated, not taken as even.
     """
 
     tag: str
@@ -169,7 +171,8 @@ def _figures(place: Place, by_load: Mapping[int, Series], stages: Stages, valid:
     (tag, protocol, arm), cell = place, by_load[1].cell
     profile = None
     if cell.speculative_config is None and cell.stop is Stop.FORCED:
-        profile = fit_rounds(rounds(by_load, stages), stages)
+        fit = {n: series for n, series in by_load.items() if valid[n]}
+        profile = fit_rounds(rounds(fit, stages), stages)
     return PipelineFigures(
         tag=tag,
         protocol=protocol,
@@ -190,7 +193,8 @@ def _load(
 ) -> PipelineLoad:
     batches = stages.batches(concurrency)
     gain = contrast([(by_load[concurrency], 1), (by_load[1], -1)])
-    filling, sharing = _gain_parts(concurrency, by_load, stages.count, gain)
+    fullest = max(n for n in by_load if n == 1 or (n <= stages.count and valid[n]))
+    filling, sharing = _gain_parts(concurrency, fullest, by_load, stages.count, gain)
     return PipelineLoad(
         concurrency=concurrency,
         batches=batches,
@@ -203,11 +207,13 @@ def _load(
     )
 
 
-def _gain_parts(concurrency: int, by_load: Mapping[int, Series], stages: int, gain: Figure) -> tuple[Figure, Figure]:
+def _gain_parts(
+    concurrency: int, fullest: int, by_load: Mapping[int, Series], stages: int, gain: Figure
+) -> tuple[Figure, Figure]:
+    """Filling and sharing of one N. `fullest`: the largest N <= P that no gate forbids."""
     one = Figure(1.0, 1.0, 1.0)
     if concurrency <= stages:
         return gain, one
-    fullest = max(n for n in by_load if n <= stages)
     filling = contrast([(by_load[fullest], 1), (by_load[1], -1)])
     if fullest == stages:
         return filling, contrast([(by_load[concurrency], 1), (by_load[fullest], -1)])

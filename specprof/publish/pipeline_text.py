@@ -60,7 +60,7 @@ def _gains(piped: PipelineFigures) -> str:
         return f"{gain}: {times(filling)} by filling {piped.stages} stages, {times(sharing)} by larger batches{unfit}"
     return (
         f"{gain}; filling {piped.stages} stages gives {piped.stages}× at most, so larger batches give at least "
-        f"{_low(sharing)}× (N={piped.stages} was not measured){unfit}"
+        f"{_low(sharing)}× (N={piped.stages} has no fit figure){unfit}"
     )
 
 
@@ -105,7 +105,7 @@ def _busy(figure: Figure | None) -> Entry:
 
 
 def _gain(figure: Figure) -> Entry:
-    """A ratio with its interval, or its bounds where it was not measured."""
+    """A ratio with its interval, or its bounds where there is no value."""
     if known(figure.value):
         return Entry(number(figure.value), f"[{_low(figure)}, {_high(figure)}]" if known(figure.low) else "")
     return Entry(f"{_low(figure)} to {_high(figure)}") if known(figure.low) else Entry(number(None))

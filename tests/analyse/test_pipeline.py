@@ -21,7 +21,7 @@ from specprof.records import Role
 from specprof.study.plan import make_plan
 from specprof.study.reading import parse_study
 from tests.engine.sim_cells import throughput
-from tests.factory import data
+from tests.factory import data, make_running_cell
 from tests.running import ROOT
 
 CLAIMS = {claim["id"]: claim for claim in data("seed_claims.json")["claims"]}
@@ -203,6 +203,45 @@ def test_where_n_equals_stages_was_not_measured_the_parts_have_bounds() -> None:
     assert load.filling_gain.value is None and load.filling_gain.high == 4.0
     assert load.filling_gain.low == pytest.approx(three.low)
     assert load.sharing_gain.value is None
+
+
+PACES = {1: 50.0, 2: 95.0, 3: 300.0, 6: 210.0, 8: 220.0}  # 6x at three streams is more than three stages can give
+
+
+def piped_without(*forbidden: int) -> PipelineFigures:
+    """Three stages, speculation off; a stranger wrote 10,000 tokens at the N that gate 9 then forbids."""
+    cells = [make_running_cell(pace, concurrency=n, num_prompts=2 * n) for n, pace in PACES.items()]
+    told = [
+        replace(cell, after=replace(cell.after, generation_tokens=cell.after.generation_tokens + 10_000))
+        if cell.after is not None and cell.after.generation_tokens and cell.cell.concurrency in forbidden
+        else cell
+        for cell in cells
+    ]
+    (found,) = analyse("piped", Evidence(told), {"launches": {"0": {"pipeline_parallel_size": 3}}}).pipeline
+    return found
+
+
+def test_an_n_that_a_gate_forbids_fills_no_stages_of_another_n() -> None:
+    """N = 2 is the fullest fit one: it gives 95 / 50 at least, three stages 3 at most, so larger batches 4.4 / 3."""
+    piped = piped_without(3)
+    assert {load.concurrency: load.valid for load in piped.loads} == {1: True, 2: True, 3: False, 6: True, 8: True}
+    eight = load_of(piped, 8)
+    assert eight.filling_gain == Figure(None, pytest.approx(95 / 50, rel=1e-3), 3.0)
+    assert eight.sharing_gain.value is None
+    assert eight.sharing_gain.low == pytest.approx(220 / 50 / 3, rel=1e-3)
+    alone = load_of(piped_without(2, 3), 8)
+    assert alone.filling_gain == Figure(None, 1.0, 3.0)
+
+
+def test_an_n_that_a_gate_forbids_says_nothing_of_a_hand_over() -> None:
+    """What is left is fitted as if it had never been measured; with two N left, or without one stream, nothing is."""
+    piped = piped_without(3)
+    assert load_of(piped, 3).busy_share is None
+    assert load_of(piped, 8).busy_share is not None
+    assert piped.hand_over_s is not None
+    assert piped_without(2, 3, 6).hand_over_s is None
+    assert piped_without(1).hand_over_s is None
+    assert not any(load.valid for load in piped_without(1).loads)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_where_it_was_not_measured_a_sentence_says_what_must_be(study: StudyFigu
     """As in the seed: one and eight streams on three cards, nothing between."""
     bounded = piped(loads=(load(1, 1.0, filling=1.0, sharing=1.0), load(8, 3.77, filling=None, sharing=None)))
     (told,) = pipeline_sentences(replace(study, pipeline=(bounded,)))
-    assert "filling 3 stages gives 3× at most, so larger batches give at least 1.26× (N=3 was not measured)" in told
+    assert "filling 3 stages gives 3× at most, so larger batches give at least 1.26× (N=3 has no fit figure)" in told
 
 
 def test_a_hand_over_that_only_has_bounds_says_why(study: StudyFigures) -> None:

@@ -192,7 +192,10 @@ class GainFigures:
 
 @dataclass(frozen=True, slots=True)
 class PrefillFigures:
-    """Reading speed, tok/s, in one `shape`: "one long prompt alone", or "short prompts at once"."""
+    """Reading speed, tok/s, in one `shape`: "one long prompt alone", or "short prompts at once".
+
+    The interval holds launches alone: how other prompts would differ is not in it, and one long prompt cannot show it.
+    """
 
     tag: str
     arm: str
@@ -200,6 +203,12 @@ class PrefillFigures:
     concurrency: int
     prompt_tokens: Figure
     speed_tok_s: Figure
+    gates: tuple[GateFinding, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        """Whether no gate forbids to rely on it."""
+        return not any(gate.severity is Severity.INVALID for gate in self.gates)
 
 
 @dataclass(frozen=True, slots=True)

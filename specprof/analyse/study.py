@@ -16,6 +16,7 @@ from specprof.analyse.cell import cell_figures
 from specprof.analyse.content import content_effects, identity, two_cuts
 from specprof.analyse.evidence import Evidence, Key, Series, key_of
 from specprof.analyse.explained import unneeded, with_explanations
+from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import LaunchFindings, each_once, on_launch
 from specprof.analyse.interference import interference
 from specprof.analyse.looping import loop_evidence, own_ends
@@ -52,10 +53,14 @@ def analyse(
 
     `asked`: what makes an answer of an open loop a useful one. `explanations`: what was said about gate 12.
     """
-    prefill = [_prefill(key, series) for key, series in evidence.series_of(Role.PREFILL) if _counts_prompts(series)]
-    speeds = {(p.tag, p.arm, p.concurrency): p.speed_tok_s.value for p in prefill if p.shape == TOGETHER}
     of_launch = (evidence.drift, comparisons.cached_repeats(evidence.frames), gates.rehearsed(environment))
     limits = {launch: gates.limits(environment, launch) for launch in {f.data.launch for f in evidence.frames}}
+    prefill = [
+        _prefill(key, series, evidence, of_launch, limits)
+        for key, series in evidence.series_of(Role.PREFILL)
+        if _counts_prompts(series)
+    ]
+    speeds = {(p.tag, p.arm, p.concurrency): p.speed_tok_s.value for p in prefill if p.shape == TOGETHER and p.valid}
     found = [_cell(key, series, evidence, speeds, of_launch, limits) for key, series in evidence.series_of(Role.FIGURE)]
     shown = [with_explanations(cell, explanations) for cell in found]
     by_key = {key_of(cell): cell for cell in shown}
@@ -94,7 +99,9 @@ def _counts_prompts(series: Series) -> bool:
     return all(frame.requests.prompt_tokens.sum() > 0 for frame in series.frames)
 
 
-def _prefill(key: Key, series: Series) -> PrefillFigures:
+def _prefill(
+    key: Key, series: Series, evidence: Evidence, of_launch: LaunchFindings, limits: LimitsOf
+) -> PrefillFigures:
     tag, protocol, arm, concurrency = key
     speeds = [frame.requests.prompt_tokens.sum() / frame.wall_s for frame in series.frames]
     return PrefillFigures(
@@ -104,7 +111,23 @@ def _prefill(key: Key, series: Series) -> PrefillFigures:
         concurrency=concurrency,
         prompt_tokens=Figure(float(np.median(series.pooled("prompt_tokens")))),
         speed_tok_s=stats.log_mean(np.array(speeds)),
+        gates=each_once(_prefill_gates(key, series, evidence, of_launch, limits)),
     )
+
+
+def _prefill_gates(
+    key: Key, series: Series, evidence: Evidence, of_launch: LaunchFindings, limits: LimitsOf
+) -> Iterator[GateFinding]:
+    for frame in (*series.frames, *evidence.failed(key)):
+        yield from gates.prefill_gates(frame, limits[frame.data.launch])
+        yield from _around(frame, evidence, of_launch)
+
+
+def _around(frame: CellFrame, evidence: Evidence, of_launch: LaunchFindings) -> Iterator[GateFinding]:
+    """What the rest of its launch, and of the study, say of a cell."""
+    yield from on_launch(frame.data.launch, of_launch)
+    if (slower := evidence.slower_clocks.get(frame.cell.key)) is not None:
+        yield slower
 
 
 def _cell(
@@ -138,12 +161,9 @@ def _gates(
         for frame in other.frames
     ]
     for frame in (*series.frames, *evidence.failed(key)):
-        launch = frame.data.launch
-        yield from gates.cell_gates(frame, loops, limits[launch])
+        yield from gates.cell_gates(frame, loops, limits[frame.data.launch])
         yield from comparisons.changed_output(frame, off)
-        yield from on_launch(launch, of_launch)
-        if (slower := evidence.slower_clocks.get(frame.cell.key)) is not None:
-            yield slower
+        yield from _around(frame, evidence, of_launch)
     without = evidence.series.get((tag, protocol, evidence.off_arm or "", concurrency))
     if without is not None and series.cell.speculative_config:
         yield from comparisons.length_mismatch(*(s.log_by_prompt("output_tokens") for s in (series, without)))

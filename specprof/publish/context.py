@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specprof.analyse.interference import InterferenceFigures
-from specprof.analyse.results import CellFigures, GateFinding, Severity
+from specprof.analyse.results import CellFigures, GateFinding, PrefillFigures, Severity
 from specprof.analyse.service_results import RungFigures
 from specprof.publish.basis import Basis
 from specprof.publish.grid import protocol_of
@@ -98,11 +98,14 @@ def gate_names(findings: Iterable[GateFinding]) -> str:
     return ", ".join(named) or "none"
 
 
-def place(cell: CellFigures | RungFigures | InterferenceFigures) -> str:
+def place(cell: CellFigures | RungFigures | InterferenceFigures | PrefillFigures) -> str:
     """Where a cell stands: `code · forced 128 · prompt 42 · N=8 · ngram K=4`; with arrivals, its rate for N.
 
-    Where a long prompt came among decoders: `code · long-code-006 among 4 decoders · 512 tokens a step · off`.
+    Where a long prompt came among decoders: `code · long-code-006 among 4 decoders · 512 tokens a step · off`; where
+    prompts were only read: `code · short prompts at once · N=8 · off`.
     """
+    if isinstance(cell, PrefillFigures):
+        return SEPARATOR.join((one_line(cell.tag), one_line(cell.shape), f"N={cell.concurrency}", one_line(cell.arm)))
     if isinstance(cell, InterferenceFigures):
         return SEPARATOR.join((one_line(cell.tag), encounter_words(cell), step_words(cell), one_line(cell.method)))
     prompt = f"prompt {count(cell.prompt_tokens.value)}"

@@ -234,6 +234,7 @@ def prefill_table(grid: Grid, engine: str) -> Table | None:
         STREAMS,
         Column("prompt", "tokens, median"),
         Column("prefill speed", "tok/s"),
+        GATES,
     )
     rows: dict[str, list[Row]] = {}
     for found in grid.figures.prefill:
@@ -243,8 +244,9 @@ def prefill_table(grid: Grid, engine: str) -> Table | None:
             Entry(str(found.concurrency)),
             Entry(count(found.prompt_tokens.value)),
             value(found.speed_tok_s),
+            Entry("", gates=found.gates),
         )
-        rows.setdefault(one_line(found.tag), []).append(Row(entries))
+        rows.setdefault(one_line(found.tag), []).append(Row(entries, unfit=not found.valid))
     return Table(f"output of one token · {engine}", columns, groups_of(rows))
 
 

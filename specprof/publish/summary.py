@@ -13,6 +13,7 @@ from specprof.analyse.results import (
     GainFigures,
     GateFinding,
     Outcome,
+    PrefillFigures,
     Severity,
     StudyFigures,
     VerdictFigures,
@@ -26,7 +27,7 @@ from specprof.publish.ladders import rungs_named_apart
 from specprof.publish.numbers import known, number, one_line, percent, times
 from specprof.publish.service_text import service_sentences
 
-Measured = CellFigures | RungFigures | InterferenceFigures
+Measured = CellFigures | RungFigures | InterferenceFigures | PrefillFigures
 
 
 def answer(figures: StudyFigures) -> tuple[str, str]:
@@ -193,8 +194,7 @@ class GateGroup:
         """The cells, shortened: `zh-prose forced 128, ngram K=4: N=1, 2, 4, 8`."""
         rows: dict[str, list[Measured]] = {}
         for cell, _ in self.cells:
-            where = encounter_words(cell) if isinstance(cell, InterferenceFigures) else protocol_of(cell).words
-            rows.setdefault(f"{one_line(cell.tag)} {where}, {one_line(cell.method)}", []).append(cell)
+            rows.setdefault(_but_for_load(cell), []).append(cell)
         return "; ".join(f"{row}: {_loads(cells)}" for row, cells in rows.items())
 
 
@@ -212,15 +212,26 @@ def gate_groups(figures: StudyFigures) -> tuple[GateGroup, ...]:
 
 
 def _measured(figures: StudyFigures) -> tuple[Measured, ...]:
-    """Cells of closed loops, rungs of open ones, long prompts among decoders; arms that sound alike told apart."""
+    """Cells of closed loops, rungs of open ones, long prompts among decoders, reading; arms that sound alike told
+    apart.
+    """
     service, grid = rungs_named_apart(figures).service, Grid(figures)
     met = (replace(found, method=grid.methods.get(found.arm, found.method)) for found in figures.interference)
-    return (*grid.figures.cells, *(service.rungs if service is not None else ()), *met)
+    read = (replace(found, arm=grid.methods.get(found.arm, found.arm)) for found in figures.prefill)
+    return (*grid.figures.cells, *(service.rungs if service is not None else ()), *met, *read)
+
+
+def _but_for_load(cell: Measured) -> str:
+    """`zh-prose forced 128, ngram K=4`, `zh-prose short prompts at once, off`."""
+    if isinstance(cell, PrefillFigures):
+        return f"{one_line(cell.tag)} {one_line(cell.shape)}, {one_line(cell.arm)}"
+    where = encounter_words(cell) if isinstance(cell, InterferenceFigures) else protocol_of(cell).words
+    return f"{one_line(cell.tag)} {where}, {one_line(cell.method)}"
 
 
 def _loads(cells: Sequence[Measured]) -> str:
     """`N=1, 2, 4`, or `0.5 req/s poisson, 1 req/s poisson`, or `512 tokens a step, 2048 tokens a step`."""
-    streams = sorted({cell.concurrency for cell in cells if isinstance(cell, CellFigures)})
+    streams = sorted({cell.concurrency for cell in cells if isinstance(cell, CellFigures | PrefillFigures)})
     rates = dict.fromkeys(rate_words(cell) for cell in cells if isinstance(cell, RungFigures))
     steps = dict.fromkeys(step_words(cell) for cell in cells if isinstance(cell, InterferenceFigures))
     return ", ".join([*([streams_words(streams)] if streams else []), *rates, *steps])

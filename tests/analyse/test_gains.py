@@ -274,5 +274,7 @@ def test_prefill_speed_is_measured_in_both_shapes():
         role=Role.PREFILL, protocol="prefill-long", max_tokens=1, tag="long-code", concurrency=1, num_prompts=1
     )
     cells = [make_data(short), make_data(long, make_requests(long, ttft_s=2.0, prompt_tokens=5600))]
-    shown = {p.shape: p.speed_tok_s.value for p in analyse("demo", Evidence(cells), {}).prefill}
+    prefill = analyse("demo", Evidence(cells), {}).prefill
+    shown = {p.shape: p.speed_tok_s.value for p in prefill}
     assert shown == pytest.approx({"one long prompt alone": 2800, "short prompts at once": 800})
+    assert all(p.valid and not p.gates for p in prefill)

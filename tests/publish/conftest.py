@@ -290,7 +290,10 @@ def make_facts(*, on: bool) -> dict[str, object]:
 
 def make_prefill() -> list[PrefillFigures]:
     """Reading speed in both shapes."""
-    one = PrefillFigures("long-code", "off", "one long prompt", 1, Figure(1804), around(1710, 0.04))
+    cached = make_gate(
+        5, "prefix cache", "90.0% of the prompt tokens came from the cache", "Run without.", invalid=True
+    )
+    one = PrefillFigures("long-code", "off", "one long prompt", 1, Figure(1804), around(1710, 0.04), (cached,))
     many = [
         PrefillFigures(tag, "off", "N short prompts", n, Figure(_PROMPT[tag]), around(1210 + 40 * n, 0.06))
         for tag in TAGS

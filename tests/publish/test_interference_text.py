@@ -121,7 +121,7 @@ def test_its_gates_stand_among_the_gates_of_the_study(study: StudyFigures) -> No
     """A link in the table leads to the gate, and a study of nothing else is not said to have passed every gate."""
     early = make_gate(1, "decoders ended early", "2 of 4 were done", "Raise output_tokens.", invalid=True)
     bad = tuple(met("off", size, gates=(early,)) for size in (2048, 128))
-    (group,) = gate_groups(replace(study, cells=(), gains=(), interference=bad))
+    (group,) = gate_groups(replace(study, cells=(), gains=(), prefill=(), interference=bad))
     assert group.where == "code long-code-006 among 4 decoders, off: 2048 tokens a step, 128 tokens a step"
     figures = replace(study, interference=bad)
     told = card(figures)

@@ -211,3 +211,15 @@ def test_importing_the_floor_loads_no_drawing_and_no_engine() -> None:
     check = f"import sys; {imports}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("form", ["html", "markdown"])
+def test_a_reading_speed_that_a_gate_forbids_is_marked_and_its_evidence_told(
+    form: str, request: pytest.FixtureRequest
+) -> None:
+    text = str(request.getfixturevalue(form))
+    assert "long-code one long prompt, off: N=1" in text
+    assert "90.0% of the prompt tokens came from the cache" in text
+    prefill = text[text.index("Prefill speed in both shapes") :].split("What the content does")[0]
+    assert "5!" in prefill
+    assert "Intervals hold launches alone" in prefill

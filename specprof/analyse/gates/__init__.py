@@ -39,6 +39,7 @@ __all__ = [
     "limits",
     "mixed_gates",
     "open_gates",
+    "prefill_gates",
     "rehearsed",
 ]
 
@@ -96,16 +97,23 @@ def mixed_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateF
     return (found for found in cell_gates(frame, None, at_most) if found.gate not in _OF_ONE_CONTENT)
 
 
-def interference_gates(frame: CellFrame, decoders: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
-    """The gates of a newcomer among decoders: those of machine, client and cache. `decoders`: the cell without it."""
+def prefill_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
+    """The gates of a reading speed: whether all prompts were read, by this engine, for nobody else, and timed well."""
     yield from failures(frame)
     yield from workers(frame)
-    if frame.empty or decoders.empty:
+    if frame.empty:
         return
     yield from prefix_cache(frame)
     yield from counters(frame)
-    yield from lengths(decoders)
     yield from _client_and_machine(frame, at_most)
+
+
+def interference_gates(frame: CellFrame, decoders: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
+    """The gates of a newcomer among decoders: those of reading, and of who decodes. `decoders`: the cell without it."""
+    yield from prefill_gates(frame, at_most)
+    if frame.empty or decoders.empty:
+        return
+    yield from lengths(decoders)
     yield from inactive(frame)
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from specprof.analyse import comparisons, ordering, sampled, stats
 from specprof.analyse.frames import CellFrame
+from specprof.analyse.gates.found import LaunchFindings, on_launch
 from specprof.analyse.gates.machine import slower_clocks
 from specprof.analyse.prompts import Prompts
-from specprof.analyse.results import NOTHING, CellFigures, Figure
+from specprof.analyse.results import NOTHING, CellFigures, Figure, GateFinding
 from specprof.analyse.stats import Array
 from specprof.analyse.steady import Steps, full_load_seconds, relative_noise, step_time_by_load
 from specprof.columns import CellData
@@ -134,6 +135,12 @@ class Evidence:
     def failed(self, key: Key) -> list[CellFrame]:
         """The cells of a series' key that have nothing but failures."""
         return [frame for frame in self.frames if frame.empty and key_of(frame.cell) == key]
+
+    def around(self, frame: CellFrame, of_launch: LaunchFindings) -> Iterator[GateFinding]:
+        """What the rest of its launch, and of the study, say of a cell."""
+        yield from on_launch(frame.data.launch, of_launch)
+        if (slower := self.slower_clocks.get(frame.cell.key)) is not None:
+            yield slower
 
     @property
     def off_arm(self) -> str | None:

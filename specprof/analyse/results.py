@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from specprof.analyse.guided import GuidedFigures
     from specprof.analyse.interference import InterferenceFigures
     from specprof.analyse.pipeline import PipelineFigures
+    from specprof.analyse.prefill import PrefillFigures
     from specprof.analyse.quality import QualityFigures
     from specprof.analyse.sampled import SurpriseFigures
     from specprof.analyse.service_results import ServiceFigures
@@ -188,27 +189,6 @@ class GainFigures:
     num_prompts: int = 0
     launch_variance: float = 0.0
     prompt_variance: float | None = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillFigures:
-    """Reading speed, tok/s, in one `shape`: "one long prompt alone", or "short prompts at once".
-
-    The interval holds launches alone: how other prompts would differ is not in it, and one long prompt cannot show it.
-    """
-
-    tag: str
-    arm: str
-    shape: str
-    concurrency: int
-    prompt_tokens: Figure
-    speed_tok_s: Figure
-    gates: tuple[GateFinding, ...] = ()
-
-    @property
-    def valid(self) -> bool:
-        """Whether no gate forbids to rely on it."""
-        return not any(gate.severity is Severity.INVALID for gate in self.gates)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,26 +8,22 @@ from dataclasses import replace
 from math import exp
 from typing import Any
 
-import numpy as np
-
-from specprof.analyse import comparisons, gates, stats
+from specprof.analyse import comparisons, gates
 from specprof.analyse.attached import attached_notes
 from specprof.analyse.cell import cell_figures
 from specprof.analyse.content import content_effects, identity, two_cuts
 from specprof.analyse.evidence import Evidence, Key, Series, key_of
 from specprof.analyse.explained import unneeded, with_explanations
-from specprof.analyse.frames import CellFrame
-from specprof.analyse.gates.found import LaunchFindings, each_once, on_launch
+from specprof.analyse.gates.found import LaunchFindings, each_once
 from specprof.analyse.interference import interference
 from specprof.analyse.looping import loop_evidence, own_ends
 from specprof.analyse.mixed import mixed_effects
 from specprof.analyse.pipeline import pipeline_figures
+from specprof.analyse.prefill import TOGETHER, prefill_figures
 from specprof.analyse.results import (
     CellFigures,
-    Figure,
     GateFinding,
     Loops,
-    PrefillFigures,
     Severity,
     StudyFigures,
 )
@@ -37,8 +33,6 @@ from specprof.records import Role
 from specprof.store.explained import Explanation
 
 LimitsOf = Mapping[int, gates.Limits]  # by launch number
-
-ALONE, TOGETHER = "one long prompt alone", "short prompts at once"
 
 
 def analyse(
@@ -55,11 +49,7 @@ def analyse(
     """
     of_launch = (evidence.drift, comparisons.cached_repeats(evidence.frames), gates.rehearsed(environment))
     limits = {launch: gates.limits(environment, launch) for launch in {f.data.launch for f in evidence.frames}}
-    prefill = [
-        _prefill(key, series, evidence, of_launch, limits)
-        for key, series in evidence.series_of(Role.PREFILL)
-        if _counts_prompts(series)
-    ]
+    prefill = prefill_figures(evidence, of_launch, limits)
     speeds = {(p.tag, p.arm, p.concurrency): p.speed_tok_s.value for p in prefill if p.shape == TOGETHER and p.valid}
     found = [_cell(key, series, evidence, speeds, of_launch, limits) for key, series in evidence.series_of(Role.FIGURE)]
     shown = [with_explanations(cell, explanations) for cell in found]
@@ -92,42 +82,6 @@ def analyse(
         service=service_figures(evidence.open_loops, asked, rank, of_launch, limits),
         arms=dict(sorted(_speculation(evidence).items())),
     )
-
-
-def _counts_prompts(series: Series) -> bool:
-    """Whether the server says how long the prompts were that it read."""
-    return all(frame.requests.prompt_tokens.sum() > 0 for frame in series.frames)
-
-
-def _prefill(
-    key: Key, series: Series, evidence: Evidence, of_launch: LaunchFindings, limits: LimitsOf
-) -> PrefillFigures:
-    tag, protocol, arm, concurrency = key
-    speeds = [frame.requests.prompt_tokens.sum() / frame.wall_s for frame in series.frames]
-    return PrefillFigures(
-        tag=tag,
-        arm=arm,
-        shape=ALONE if protocol.endswith("-long") else TOGETHER,
-        concurrency=concurrency,
-        prompt_tokens=Figure(float(np.median(series.pooled("prompt_tokens")))),
-        speed_tok_s=stats.log_mean(np.array(speeds)),
-        gates=each_once(_prefill_gates(key, series, evidence, of_launch, limits)),
-    )
-
-
-def _prefill_gates(
-    key: Key, series: Series, evidence: Evidence, of_launch: LaunchFindings, limits: LimitsOf
-) -> Iterator[GateFinding]:
-    for frame in (*series.frames, *evidence.failed(key)):
-        yield from gates.prefill_gates(frame, limits[frame.data.launch])
-        yield from _around(frame, evidence, of_launch)
-
-
-def _around(frame: CellFrame, evidence: Evidence, of_launch: LaunchFindings) -> Iterator[GateFinding]:
-    """What the rest of its launch, and of the study, say of a cell."""
-    yield from on_launch(frame.data.launch, of_launch)
-    if (slower := evidence.slower_clocks.get(frame.cell.key)) is not None:
-        yield slower
 
 
 def _cell(
@@ -163,7 +117,7 @@ def _gates(
     for frame in (*series.frames, *evidence.failed(key)):
         yield from gates.cell_gates(frame, loops, limits[frame.data.launch])
         yield from comparisons.changed_output(frame, off)
-        yield from _around(frame, evidence, of_launch)
+        yield from evidence.around(frame, of_launch)
     without = evidence.series.get((tag, protocol, evidence.off_arm or "", concurrency))
     if without is not None and series.cell.speculative_config:
         yield from comparisons.length_mismatch(*(s.log_by_prompt("output_tokens") for s in (series, without)))

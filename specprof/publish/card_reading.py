@@ -16,6 +16,7 @@ from specprof.analyse.frontier import FrontierFigures
 from specprof.analyse.guided import GuidedFigures
 from specprof.analyse.interference import InterferenceFigures
 from specprof.analyse.pipeline import PipelineFigures
+from specprof.analyse.prefill import PrefillFigures
 from specprof.analyse.quality import QualityFigures
 from specprof.analyse.results import StudyFigures
 from specprof.analyse.sampled import SurpriseFigures
@@ -35,6 +36,7 @@ _LATE = (
     GuidedFigures,
     InterferenceFigures,
     PipelineFigures,
+    PrefillFigures,
     QualityFigures,
     ServiceFigures,
     SurpriseFigures,

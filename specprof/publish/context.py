@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specprof.analyse.interference import InterferenceFigures
-from specprof.analyse.results import CellFigures, GateFinding, PrefillFigures, Severity
+from specprof.analyse.prefill import PrefillFigures
+from specprof.analyse.results import CellFigures, GateFinding, Severity
 from specprof.analyse.service_results import RungFigures
 from specprof.publish.basis import Basis
 from specprof.publish.grid import protocol_of

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specprof.analyse.interference import InterferenceFigures
+from specprof.analyse.prefill import PrefillFigures
 from specprof.analyse.results import (
     CellFigures,
     ContentFigures,
     GainFigures,
     GateFinding,
     Outcome,
-    PrefillFigures,
     Severity,
     StudyFigures,
     VerdictFigures,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specprof.analyse.prefill import PrefillFigures
 from specprof.analyse.results import (
     AcceptanceCounts,
     CellFigures,
@@ -19,7 +20,6 @@ from specprof.analyse.results import (
     Loops,
     Outcome,
     Percentiles,
-    PrefillFigures,
     Severity,
     StudyFigures,
     VerdictFigures,

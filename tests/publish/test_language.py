@@ -128,7 +128,7 @@ def without_names(entries: set[str]) -> set[str]:
 
 def words_of_python() -> str:
     """Every string of the publishing floor, and of what names outcomes, shapes of prefill, bounds and bills."""
-    names = ("analyse/results.py", "analyse/study.py", "study/bounds.py", "decide/bill.py")
+    names = ("analyse/results.py", "analyse/prefill.py", "study/bounds.py", "decide/bill.py")
     paths = [*(PACKAGE / "publish").glob("*.py"), *(PACKAGE / name for name in names)]
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in paths)
     strings = (

@@ -220,6 +220,6 @@ def test_a_reading_speed_that_a_gate_forbids_is_marked_and_its_evidence_told(
     text = str(request.getfixturevalue(form))
     assert "long-code one long prompt, off: N=1" in text
     assert "90.0% of the prompt tokens came from the cache" in text
-    prefill = text[text.index("Prefill speed in both shapes") :].split("What the content does")[0]
+    prefill = text[text.index("Prefill speed in both shapes") :].split("What the content does", maxsplit=1)[0]
     assert "5!" in prefill
     assert "Intervals hold launches alone" in prefill

@@ -1,7 +1,8 @@
 """Sealed cells, each with its measured requests, every METHOD 1 quantity a column of them (`requests.Requests`).
 
 Warm-ups and failed requests are records too; `requests` keeps the measured ones that ended as asked, `failures` those
-that did not. What only filled a mixed batch is in `all_requests` beside the measured ones.
+that did not. What only filled a mixed batch, or came before or after the window of an open loop, is in `all_requests`
+beside the measured ones.
 
 A frame keeps what there is one of per request. What there is one of per chunk, token or step (`lists`), and the texts,
 are read again where they are asked for: a study has a hundred times as many of them, and need not fit in memory.
@@ -43,8 +44,8 @@ class CellFrame:
 
     @cached_property
     def failures(self) -> tuple[str, ...]:
-        """What went wrong with each request after the warm-up that failed."""
-        failed = self._read(["error"], self._fates.after_warmup & ~self._fates.ended_well)
+        """What went wrong with each request that failed and that the engine's own counters saw."""
+        failed = self._read(["error"], self._fates.counted & ~self._fates.ended_well)
         return tuple(error or "no token arrived" for error in failed["error"].to_pylist())
 
     @cached_property
@@ -54,8 +55,8 @@ class CellFrame:
 
     @cached_property
     def all_requests(self) -> Requests:
-        """The same with those that kept a mixed batch full: everything the engine's own counters saw."""
-        rows = self._fates.after_warmup & self._fates.ended_well
+        """The same with those that only kept the load up: everything the engine's own counters saw."""
+        rows = self._fates.counted & self._fates.ended_well
         return self.requests if rows.sum() == self._shown.sum() else self._derived(rows)
 
     @cached_property
@@ -110,7 +111,7 @@ class CellFrame:
 
     @cached_property
     def _fates(self) -> _Fates:
-        return _Fates.of(self.data.requests.select(["phase", "error", "chunk_tokens"]))
+        return _Fates.of(self.data.requests.select(["phase", "error", "chunk_tokens"]), self.cell)
 
     @property
     def _shown(self) -> Mask:
@@ -133,12 +134,12 @@ class _Fates:
     """What each request of a cell was sent for, and whether it ended as asked. Shapes: (rows of the cell,)."""
 
     measured: Mask
-    after_warmup: Mask  # between the two readings of the counters: measured, and what kept a mixed batch full
+    counted: Mask  # between the two readings of the counters: all but a warm-up, which in an open loop comes after one
     ended_well: Mask
 
     @classmethod
-    def of(cls, table: pa.Table) -> _Fates:
+    def of(cls, table: pa.Table, cell: Cell) -> _Fates:
         phase, num_chunks = table["phase"], ragged(table["chunk_tokens"]).lengths
         ended_well = table["error"].is_null().to_numpy() & (num_chunks > 0)
         measured, warmup = (pc.equal(phase, of.value).to_numpy() for of in (Phase.MEASURED, Phase.WARMUP))
-        return cls(measured, ~warmup, ended_well)
+        return cls(measured, ~warmup | (cell.arrivals is not None), ended_well)

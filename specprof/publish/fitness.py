@@ -148,7 +148,10 @@ def require_publishable(fitness: Fitness) -> None:
     if fitness.fit or fitness.service:
         return
     if not fitness.unfit:
-        raise InputError(f"{fitness.study}: holds no number yet. Measure it with 'specprof run CONFIG' first.")
+        raise InputError(
+            f"{fitness.study}: holds no number yet that can be published. Measure it with 'specprof run CONFIG'; of an "
+            "open loop that was measured, 'specprof report' names the gates that forbid it."
+        )
     first = fitness.unfit[0].objections[0]
     raise InputError(
         f"{fitness.study}: none of its {len(fitness.unfit)} numbers can be published "

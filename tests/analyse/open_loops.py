@@ -42,11 +42,16 @@ def make_open_cell(due_s: Sequence[float], **changes: Any) -> Cell:
 
 
 def due_request(cell: Cell, index: int, **changes: Any) -> Request:
-    """Request `index` of an open-loop cell, sent when it is due; its cell starts at second 0 of the clock."""
+    """Request `index` of an open-loop cell, sent when it is due; its cell starts at second 0 of the clock. Prompts are
+    not all of one length.
+    """
     assert cell.arrivals is not None
     due_s = cell.arrivals.due_s[index]
     phase = phase_due(cell.arrivals, due_s)
-    return make_request(cell.prompt_ids[index], **{"start_s": due_s, "stream": index, "phase": phase, **changes})
+    return make_request(
+        cell.prompt_ids[index],
+        **{"start_s": due_s, "stream": index, "phase": phase, "prompt_tokens": 20 + index % 5, **changes},
+    )
 
 
 def open_frame(cell: Cell, requests: Sequence[Request], **changes: Any) -> CellFrame:

@@ -143,7 +143,7 @@ def own_end(half_width, flagged=0):
     whole = Figure(2.0, 2.0 / 1.03, 2.0 * 1.03)
     nothing = Figure(None)
     loops = Loops(flagged, 0.1 * bool(flagged), ("code-000",) * flagged, nothing, kept, nothing, nothing, whole)
-    return [gate.severity for gate in looping(make_frame(make_cell(**ON)), loops)]
+    return [gate.severity for gate in looping(make_cell(**ON), 4, loops)]
 
 
 def test_7_a_smaller_sample_of_the_same_steps_may_wander():

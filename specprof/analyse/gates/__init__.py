@@ -13,7 +13,7 @@ from typing import Any
 
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.bound import above_roofline, reading_time_s
-from specprof.analyse.gates.counts import counters, impossible, inactive
+from specprof.analyse.gates.counts import consistent, counters, impossible, inactive
 from specprof.analyse.gates.load import (
     ceiling_of,
     client,
@@ -79,7 +79,7 @@ def cell_gates(frame: CellFrame, loops: Loops | None, at_most: Limits = UNLIMITE
     yield from rate_sum(frame)
     yield from prefix_cache(frame)
     yield from warm_up(frame)
-    yield from looping(frame, loops)
+    yield from looping(frame.cell, len(frame.cell.prompt_ids), loops)
     yield from counters(frame)
     yield from lengths(frame)
     yield from _client_and_machine(frame, at_most)
@@ -118,13 +118,20 @@ def interference_gates(frame: CellFrame, decoders: CellFrame, at_most: Limits = 
 
 
 def open_gates(frame: CellFrame, at_most: Limits = UNLIMITED) -> Iterator[GateFinding]:
-    """The gates of a closed loop that also hold for an open one; `analyse.service.findings` has its own beside them."""
+    """The gates of a closed loop that also hold for an open one; `analyse.service.findings` has its own beside them.
+
+    Not those that ask how much of N streams' time was decoding (1 to 4), nor of one pace: what comes by the clock
+    queues, reads and waits as the load has it.
+    """
     yield from workers(frame)
     if frame.empty:
         return
     yield from prefix_cache(frame)
+    yield from consistent(frame)
     yield from _client_and_machine(frame, at_most)
+    yield from impossible(frame)
     yield from inactive(frame)
+    yield from filler(frame)
 
 
 def _client_and_machine(frame: CellFrame, at_most: Limits) -> Iterator[GateFinding]:

@@ -9,7 +9,7 @@ from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import caution, invalid
 from specprof.analyse.results import Figure, GateFinding, Loops
 from specprof.analyse.thresholds import MAX_LOOP_EFFECT
-from specprof.records import Stop
+from specprof.records import Cell, Stop
 from specprof.study.loops import MIN_TOKENS
 
 MIN_PROMPTS_OF_ONE_LENGTH = 8  # fewer natural prompts may well have the same number of tokens
@@ -79,8 +79,11 @@ def _preempted(frame: CellFrame) -> Iterator[GateFinding]:
             )
 
 
-def looping(frame: CellFrame, loops: Loops | None) -> Iterator[GateFinding]:
-    """Gate 7: acceptance on repeated text, or past a text's own end, says nothing about the content."""
+def looping(cell: Cell, num_prompts: int, loops: Loops | None) -> Iterator[GateFinding]:
+    """Gate 7: acceptance on repeated text, or past a text's own end, says nothing about the content.
+
+    `num_prompts`: different prompts behind `loops`.
+    """
     if loops is None:
         return
     whole = loops.tokens_per_engine_step_all
@@ -88,11 +91,11 @@ def looping(frame: CellFrame, loops: Loops | None) -> Iterator[GateFinding]:
         "without looping windows": loops.tokens_per_engine_step_unflagged,
         "before the text's own end": loops.tokens_per_engine_step_before_eos,
     }
-    drafts = bool(frame.cell.speculative_config)  # without, a step is one token whatever the text
+    drafts = bool(cell.speculative_config)  # without, a step is one token whatever the text
     effects = {name: _effect(whole, part, loops) for name, part in kept.items() if part.value and drafts}
     nothing_left = drafts and loops.share_of_tokens_flagged >= 1.0
     name, effect = max(effects.items(), key=lambda item: abs(item[1]), default=("", 0.0))
-    flagged = f"the texts of {len(loops.prompt_ids)} of {len(frame.cell.prompt_ids)} prompts repeat themselves"
+    flagged = f"the texts of {len(loops.prompt_ids)} of {num_prompts} prompts repeat themselves"
     if not loops.num_requests_flagged:
         flagged = "no text repeats itself, but writing on past its own end changes how well it is guessed"
     if abs(effect) > MAX_LOOP_EFFECT or nothing_left:

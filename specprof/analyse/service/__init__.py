@@ -18,6 +18,7 @@ from specprof.analyse.service.gain import goodput_gain
 from specprof.analyse.service.goodput import Measured, goodput_figures, relied_on, with_collapsed
 from specprof.analyse.service.rung import Rung, rung_figures
 from specprof.analyse.service_results import GoodputFigures, GoodputGain, ServiceFigures
+from specprof.records import Cell
 
 __all__ = ["NOTHING_ASKED", "Asked", "asked_by", "service_figures"]
 
@@ -43,8 +44,8 @@ def service_figures(
         return None
     ladders: dict[LadderKey, list[Measured]] = defaultdict(list)
     for rung in _rungs(frames, asked):
-        key = (rung.cell.tag, rung.cell.protocol, rung.cell.arm)
-        ladders[key].append((rung, rung_figures(rung, rung_gates(rung, of_launch, limits))))
+        found = rung_gates(rung, of_launch, limits, _without_drafts(rung.cell, frames))
+        ladders[_key(rung.cell)].append((rung, rung_figures(rung, found)))
     in_order = dict(sorted(ladders.items(), key=lambda item: _place(item[1][0][0], place)))
     goodputs = {key: _goodput(key, ladder, asked) for key, ladder in in_order.items() if not _is_trace(ladder)}
     return ServiceFigures(
@@ -55,13 +56,23 @@ def service_figures(
     )
 
 
+def _key(cell: Cell) -> LadderKey:
+    return cell.tag, cell.protocol, cell.arm
+
+
+def _without_drafts(cell: Cell, frames: Sequence[CellFrame]) -> list[CellFrame]:
+    """The cells of the same content and protocol that wrote something without speculation."""
+    plain = (frame for frame in frames if frame.cell.speculative_config is None and not frame.empty)
+    return [frame for frame in plain if _key(frame.cell)[:2] == _key(cell)[:2]]
+
+
 def _rungs(frames: Sequence[CellFrame], asked: Asked) -> Iterator[Rung]:
     """Cells of one rate, whatever the launch."""
     found: dict[tuple[LadderKey, float], list[CellFrame]] = defaultdict(list)
     for frame in frames:
         cell = frame.cell
         if cell.arrivals is not None:
-            found[(cell.tag, cell.protocol, cell.arm), cell.arrivals.rate_per_s].append(frame)
+            found[_key(cell), cell.arrivals.rate_per_s].append(frame)
     for of_rate in found.values():
         cells = tuple(open_cells(of_rate, asked))
         if cells:

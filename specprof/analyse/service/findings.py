@@ -1,18 +1,23 @@
 """The gates of a rung, METHOD 7: what makes the figures of an open loop unfit.
 
 That requests queue, come late or are given up is what an open loop measures; it is no gate. These are: a client that
-did not keep to the schedule, prompts that were not read, drafts that were not made, other people's traffic, and windows
-that hold too little.
+did not keep to the schedule, prompts that were not read or that nobody wrote, drafts that were not made, too good or
+miscounted, texts that loop or that speculation changed, other people's traffic, and windows that hold too little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from specprof.analyse import gates
+from specprof.analyse.comparisons import changed_output
+from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import LaunchFindings, caution, each_once, invalid, on_launch
+from specprof.analyse.gates.texts import looping
+from specprof.analyse.looping import loop_evidence
 from specprof.analyse.results import GateFinding
 from specprof.analyse.service.cell import OpenCell
 from specprof.analyse.service.rung import Rung, collapsed, dispatch_lag
@@ -26,21 +31,31 @@ MIN_WINDOW_E2ELS = 10  # so that each batch of the window is longer than a reque
 
 
 def rung_gates(
-    rung: Rung, of_launch: LaunchFindings = (), limits: Mapping[int, gates.Limits] | None = None
+    rung: Rung,
+    of_launch: LaunchFindings = (),
+    limits: Mapping[int, gates.Limits] | None = None,
+    off: Sequence[CellFrame] = (),
 ) -> tuple[GateFinding, ...]:
-    """Every gate that a rung fails, each answer once, that of the first cell to give it."""
-    return each_once(_all(rung, of_launch, limits or {}))
+    """Every gate that a rung fails, each answer once, that of the first cell to give it.
+
+    `off`: the cells of the same content and protocol with speculation off, at every rate and in every launch.
+    """
+    return each_once(_all(rung, of_launch, limits or {}, off))
 
 
-def _all(rung: Rung, of_launch: LaunchFindings, limits: Mapping[int, gates.Limits]) -> Iterator[GateFinding]:
+def _all(
+    rung: Rung, of_launch: LaunchFindings, limits: Mapping[int, gates.Limits], off: Sequence[CellFrame]
+) -> Iterator[GateFinding]:
     yield from _late_client(rung)
     yield from _small_window(rung)
+    yield from _looping(rung)
     for cell in rung.cells:
         launch = cell.frame.data.launch
         yield from _failed(cell)
         yield from _foreign(cell)
         yield from _lengths(cell)
         yield from gates.open_gates(cell.frame, limits.get(launch, gates.UNLIMITED))
+        yield from _changed_output(cell, off)
         yield from on_launch(launch, of_launch)
 
 
@@ -90,6 +105,23 @@ def _small_window(rung: Rung) -> Iterator[GateFinding]:
             f"as a request ({typical_s:.3g} s)",
             f"Measure at least {MIN_WINDOW_E2ELS} times as long as a request takes, with a warm-up of several.",
         )
+
+
+def _looping(rung: Rung) -> Iterator[GateFinding]:
+    """Gate 7. Where a text of an open loop would have ended is not known, and no figure without loops is shown."""
+    loops = loop_evidence(rung.series, {})
+    for found in looping(rung.cell, len(rung.series.prompts.names), loops):
+        yield replace(found, remedy="Use a repetition penalty (equal in all arms) or shorter outputs.")
+
+
+def _changed_output(cell: OpenCell, off: Sequence[CellFrame]) -> Iterator[GateFinding]:
+    """Gate 8, greedy, prompt by prompt: the off arm at the same rate, and the off arm with itself at other rates.
+
+    Requests of a trace that share a prompt are asked for different lengths, and cannot stand for each other.
+    """
+    if not cell.arrivals.output_tokens:
+        same_rate_first = sorted(off, key=lambda other: other.cell.arrivals != cell.arrivals)
+        yield from changed_output(cell.frame, same_rate_first)
 
 
 def _failed(cell: OpenCell) -> Iterator[GateFinding]:

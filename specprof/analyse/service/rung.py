@@ -38,6 +38,11 @@ class Rung:
         """The schedule of any of them."""
         return self.cells[0].arrivals
 
+    @cached_property
+    def series(self) -> Series:
+        """The same cells as closed loops are looked at: their measured requests that ended well."""
+        return Series(tuple(cell.frame for cell in self.cells))
+
     def by_batch(self, count: Callable[[OpenCell], Array]) -> Array:
         """What is counted in each cell, by launch and batch. Shape (launches, NUM_BATCHES)."""
         return np.stack([count(cell) for cell in self.cells])
@@ -129,7 +134,6 @@ def rung_figures(rung: Rung, gates: Sequence[GateFinding]) -> RungFigures:
     judged = all(c.judged for c in rung.cells)
     good_tokens, tokens = rung.by_batch(lambda c: c.tokens(c.good)), rung.by_batch(OpenCell.tokens)
     senders = sum(c.num_with_tokens() for c in rung.cells)
-    answered = Series(tuple(c.frame for c in rung.cells))
     return RungFigures(
         tag=cell.tag,
         protocol=cell.protocol,
@@ -163,11 +167,11 @@ def rung_figures(rung: Rung, gates: Sequence[GateFinding]) -> RungFigures:
         num_waiting=_gauge(rung, "num_requests_waiting"),
         num_preemptions=_growth(rung, "num_preemptions"),
         dispatch_lag_p99_s=dispatch_lag(rung),
-        acceptance_length=_acceptance_length(answered),
+        acceptance_length=_acceptance_length(rung.series),
         collapsed=collapsed(rung),
         gates=tuple(gates),
         valid=not any(gate.severity is Severity.INVALID for gate in gates),
-        tokens_per_engine_step=stats.ratio(*answered.clusters("output_tokens", "engine_steps")),
+        tokens_per_engine_step=stats.ratio(*rung.series.clusters("output_tokens", "engine_steps")),
     )
 
 

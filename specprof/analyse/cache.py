@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from specprof.analyse import stats
 from specprof.analyse.frames import CellFrame
-from specprof.analyse.results import Figure
+from specprof.analyse.results import NOTHING, Figure
 from specprof.records import CachePolicy, Role, arm_in_words
 
 
@@ -69,11 +72,13 @@ def _hits(frames: Sequence[CellFrame]) -> CacheHits:
 
 
 def _hit_rate(frames: Sequence[CellFrame]) -> Figure:
-    found = looked_up = 0.0
-    for frame in frames:
+    """Its interval holds how launches differ; the traffic is the same in each."""
+    found, looked_up = np.zeros(len(frames)), np.zeros(len(frames))
+    for n, frame in enumerate(frames):
         before, after = frame.data.before, frame.data.after
         if before is None or after is None or after.prefix_cache_queries is None or after.prefix_cache_hits is None:
-            return Figure(None)
-        found += after.prefix_cache_hits - (before.prefix_cache_hits or 0.0)
-        looked_up += after.prefix_cache_queries - (before.prefix_cache_queries or 0.0)
-    return Figure(found / looked_up if looked_up else None)
+            return NOTHING
+        found[n] = after.prefix_cache_hits - (before.prefix_cache_hits or 0.0)
+        looked_up[n] = after.prefix_cache_queries - (before.prefix_cache_queries or 0.0)
+    rate = stats.ratio(found, looked_up)
+    return rate if rate.high is None else replace(rate, high=min(rate.high, 1.0))

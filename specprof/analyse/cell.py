@@ -35,7 +35,7 @@ def cell_figures(
     wall_s = float(np.mean([frame.wall_s for frame in series.frames]))
     tokens = float(series.pooled("output_tokens").sum()) / len(series.frames)
     tpot = float(np.mean([frame.tpot_s for frame in series.frames]))
-    queue_share, prefill_share, decode_share = _shares_of_time(series)
+    queue_share, prefill_share, decode_share = shares_of_time(series)
     survived = _survival(series) if drafted else ()
     return CellFigures(
         tag=tag,
@@ -101,7 +101,7 @@ def _predicted_wall(series: Series, prefill_speed: float | None) -> float | None
     return float(np.mean(walls)) if walls else None
 
 
-def _shares_of_time(series: Series) -> tuple[Figure, Figure, Figure]:
+def shares_of_time(series: Series) -> tuple[Figure, Figure, Figure]:
     """Shares of all streams' time spent waiting at the server, reading (TTFT less that) and writing.
 
     Where the server does not tell its queue, that is inside the reading.

@@ -23,7 +23,10 @@ def interaction(gain_on: float, gain_off: float) -> float:
 
 
 def step_time_ratio(tokens_per_step: float, off: float, on: float) -> float:
-    """Duration of an engine step, on / off, at equal effective concurrency: what carrying a draft costs."""
+    """Duration of an engine step, on / off, of numbers that tell no more: as if as many streams wrote in both.
+
+    Where each step was seen, `account.step_time_ratio` needs no such assumption.
+    """
     return tokens_per_step * off / on
 
 

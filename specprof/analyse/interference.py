@@ -160,7 +160,7 @@ class _Told:
         """One place, with what it is compared with."""
         met, cell = self._found[place], self._cells[place]
         any_block = next(iter(met.values()), None)
-        shares = [1 - _QUANTITIES["baseline_itl_p50_s"](one) / one.longest_stall for one in met.values()]
+        step = _mean(_QUANTITIES["baseline_itl_p50_s"](one) / one.longest_stall for one in met.values())
         return InterferenceFigures(
             tag=place.tag,
             arm=place.arm,
@@ -173,7 +173,7 @@ class _Told:
             reading=self._reading(place),
             num_blocks=len(met),
             **{name: _mean(map(quantity, met.values())) for name, quantity in _QUANTITIES.items()},
-            newcomer_share=stats.point(float(np.mean(shares)) if shares else None),
+            newcomer_share=_rest(step),
             steps_while_reading=_mean(one.steps_while_reading for one in met.values()),
             against_whole=self._against_whole(place),
             against_off=self._against_off(place),
@@ -274,6 +274,12 @@ def _mean(values: Iterable[float]) -> Figure:
     """Geometric mean over blocks with its interval; none from one block."""
     known = np.array([value for value in values if np.isfinite(value) and value > 0])
     return stats.log_mean(known) if len(known) else NOTHING
+
+
+def _rest(part: Figure) -> Figure:
+    """1 - a share, which cannot be less than nothing."""
+    value, low, high = (None if end is None else max(1 - end, 0.0) for end in (part.value, part.high, part.low))
+    return Figure(value, low, high)
 
 
 def _ratios(mine: _Found, others: _Found) -> InterferenceRatios | None:

@@ -164,7 +164,7 @@ class GainFigures:
 
     `interaction` is batching_gain / batching_gain_off; only where its interval lies inside ±5% may the two gains be
     multiplied (`multiply`). `mediated_share` is Δln(tokens per engine step) / Δln X of on against off.
-    `residual` is measured / (product of factors) - 1. `step_time_ratio` is on / off: what a draft costs a step.
+    `step_time_ratio` is on / off, the mean duration of an engine step; `residual` is gain / (product of factors) - 1.
     `num_blocks` and `num_prompts` are those that both cells of the speculation gain have, `launch_variance` and
     `prompt_variance` what others would bring to its logarithm (`evidence.Variation`; None: one prompt).
     """

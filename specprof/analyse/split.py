@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specprof.analyse import gains, stats
+from specprof.analyse import account, gains
 from specprof.analyse.evidence import Evidence, Key, contrast, contrasted, key_of
 from specprof.analyse.results import CellFigures, Figure, GainFigures
 
@@ -28,9 +28,7 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
         return contrast([(series[place], weight) for place, weight in terms])
 
     n = concurrency
-    x_on, x_off = on.throughput_tok_s.value or float("nan"), off.throughput_tok_s.value or float("nan")
-    per_step_on = on.tokens_per_engine_step.value or float("nan")
-    per_step_ratio = per_step_on / (off.tokens_per_engine_step.value or float("nan"))
+    pair = evidence.series[keys["on", n]], evidence.series[keys["off", n]]
     gain, rests_on = contrasted([(series["on", n], 1), (series["off", n], -1)])
     interaction = between((("on", n), 1), (("on", 1), -1), (("off", n), -1), (("off", 1), 1))
     return GainFigures(
@@ -45,9 +43,9 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
         batching_gain_off=between((("off", n), 1), (("off", 1), -1)),
         speculation_gain=gain,
         interaction=interaction,
-        step_time_ratio=stats.point(gains.step_time_ratio(per_step_ratio, x_off, x_on)),
-        mediated_share=stats.point(gains.mediated_share(per_step_ratio, x_on / x_off)),
-        residual=stats.point(_residual(on, off, per_step_ratio)),
+        step_time_ratio=account.step_time_ratio(*pair),
+        mediated_share=account.mediated_share(*pair),
+        residual=account.residual(*pair),
         multiply=_inside(interaction, gains.INTERACTION_MARGIN),
         valid=all(shown[key].valid for key in (*keys.values(), key_of(on)) if key in shown),
         num_blocks=rests_on.num_blocks,
@@ -55,19 +53,6 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
         launch_variance=rests_on.launches,
         prompt_variance=rests_on.prompts,
     )
-
-
-def _residual(on: CellFigures, off: CellFigures, per_step_ratio: float) -> float:
-    """What tokens per step, steps per second and the share of time spent decoding leave over of X(on)/X(off)."""
-
-    def steps_per_s(cell: CellFigures) -> float:
-        return (cell.decode_speed_tok_s.value or float("nan")) / (cell.tokens_per_engine_step.value or float("nan"))
-
-    def share(cell: CellFigures) -> float:
-        return cell.decode_share.value or float("nan")
-
-    measured = (on.throughput_tok_s.value or float("nan")) / (off.throughput_tok_s.value or float("nan"))
-    return gains.residual(measured, per_step_ratio, steps_per_s(on) / steps_per_s(off), share(on) / share(off))
 
 
 def _inside(figure: Figure, margin: float) -> bool:

@@ -8,8 +8,8 @@ from specprof.analyse.interference import CHUNKED, UNREAD, WHOLE, InterferenceFi
 from specprof.analyse.results import Figure, StudyFigures
 from specprof.publish.context import SEPARATOR, gate_code
 from specprof.publish.grid import Grid
-from specprof.publish.numbers import count, known, number, one_line, percent, seconds
-from specprof.publish.table import ARM, GATES, Column, Entry, Group, Row, Table, value
+from specprof.publish.numbers import count, known, number, one_line, seconds
+from specprof.publish.table import ARM, GATES, Column, Entry, Group, Row, Table, share, value
 
 Newcomer = tuple[str, str, int]  # what the decoders write, who comes, and how many decoders there are
 
@@ -101,7 +101,7 @@ def _row(grid: Grid, met: InterferenceFigures) -> Row:
         _time(met.baseline_itl_p99_s),
         _time(met.reading_itl_p99_s),
         _time(met.longest_stall_s),
-        Entry(percent(met.newcomer_share.value)),
+        share(met.newcomer_share),
         _time(met.ttft_s),
         Entry(number(met.steps_while_reading.value)),
         value(whole.longest_stall if whole else None),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from math import ceil
+from math import ceil, exp, log
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
@@ -139,6 +140,24 @@ def test_intervals_are_over_blocks_and_one_block_has_none() -> None:
     assert stall.low is not None
     assert stall.high is not None
     assert stall.low < (stall.value or 0) < stall.high
+
+
+@pytest.mark.parametrize("slower", [1.05, 2.0])
+def test_the_newcomer_s_share_varies_with_the_launches(slower: float) -> None:
+    """Of the whole stall it is what a step is not; two launches, of which the second reads the prompt more slowly.
+
+    Where they tell next to nothing, a share still is no less than none.
+    """
+    speeds = SPEED, SPEED / slower
+    of_block = [machine(prefill=Prefill(speed_tok_s=speed, fixed_s=PREFILL_S)) for speed in speeds]
+    plan = launches(blocks=2)
+    cells = [cell for n, of in enumerate(of_block) for cell in measured(of, [one for one in plan if one.block == n])]
+    found = figures(cells)["off", WHOLE_SIZE].newcomer_share
+    logs = [log(STEP_S / (STEP_S + PREFILL_S + PROMPT_TOKENS / speed)) for speed in speeds]
+    reach = 12.7062 * stdev(logs) / 2**0.5  # Student's t with one degree of freedom
+    ends = (1 - exp(mean(logs) + reach), 1 - exp(mean(logs) - reach))
+    assert found.value == pytest.approx(1 - exp(mean(logs)), rel=1e-4)
+    assert (found.low, found.high) == pytest.approx((max(ends[0], 0), ends[1]), rel=1e-3)
 
 
 def test_off_comes_first_and_whole_before_chunked() -> None:

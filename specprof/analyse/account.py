@@ -1,0 +1,115 @@
+"""Where a gain of speculation comes from, METHOD 4: one arm beside the arm without, over the blocks that have both.
+
+    gain = tokens per step / step time × N effective          (on / off; exact for tokens after a text's first chunk)
+
+The residual takes N effective from the share of its own time that a request was written. What it leaves over are
+streams that had no request: with one stream nothing, with more those that were done while the last texts were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from math import exp, log
+
+import numpy as np
+
+from specprof.analyse import gains, stats
+from specprof.analyse.cell import shares_of_time
+from specprof.analyse.content import identity
+from specprof.analyse.evidence import Series, step_noise
+from specprof.analyse.frames import CellFrame
+from specprof.analyse.gates.found import caution
+from specprof.analyse.requests import quotient
+from specprof.analyse.results import NOTHING, Figure, GateFinding
+
+MAX_RESIDUAL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What speculation changed, as logs of on / off: the gain, then its factors.
+
+    `writing`: the share of its time that a request was written.
+    """
+
+    throughput: float
+    tokens_per_step: float
+    steps_per_s: float
+    writing: float
+
+
+def step_time_ratio(on: Series, off: Series) -> Figure:
+    """Mean duration of an engine step, with launches and prompts in its interval.
+
+    One launch does not show how another would differ: its uneven steps stand in for the least that would have.
+    """
+    per_block = [-change.steps_per_s for change in _by_block(on, off)]
+    if not per_block:
+        return NOTHING
+    of_on, of_off = _log_step_s(on), _log_step_s(off)
+    prompts, degrees = stats.variance_of_mean(
+        np.array([of_on[name] - of_off[name] for name in of_on if name in of_off])
+    )
+    if len(per_block) == 1:
+        prompts += step_noise(on) + step_noise(off)
+    return stats.two_way(per_block, (prompts, degrees))
+
+
+def mediated_share(on: Series, off: Series) -> Figure:
+    """Share of the gain that went through tokens per step."""
+    change = _mean(on, off)
+    return stats.point(gains.mediated_share(exp(change.tokens_per_step), exp(change.throughput)) if change else None)
+
+
+def residual(on: Series, off: Series) -> Figure:
+    """What tokens per step, steps per second and the share of time spent writing leave over of the gain."""
+    change = _mean(on, off)
+    return stats.point(gains.residual(*map(exp, astuple(change))) if change else None)
+
+
+def unexplained(on: Series, off: Series) -> Iterator[GateFinding]:
+    """Gate 12: a gain of which the account leaves over more than 5%."""
+    left_over = residual(on, off).value
+    if left_over is not None and abs(left_over) > MAX_RESIDUAL:
+        below, fewer = ("below", "fewer") if left_over < 0 else ("above", "more")
+        yield caution(
+            12,
+            "unexplained gain",
+            f"the gain is {abs(left_over):.0%} {below} what tokens per step, step time and the time spent writing make "
+            f"it: {fewer} streams had work with speculation than without",
+            "Send more prompts per stream: while the last texts are written the other streams stand idle, and how long "
+            "is chance.",
+        )
+
+
+def _mean(on: Series, off: Series) -> Change | None:
+    """Over the blocks that measured both; None where none did, or nothing tells how long a step took."""
+    found = _by_block(on, off)
+    return Change(*np.mean([astuple(change) for change in found], axis=0).tolist()) if found else None
+
+
+def _by_block(on: Series, off: Series) -> list[Change]:
+    plain = {frame.cell.block: frame for frame in off.frames}
+    pairs = ((frame, plain[frame.cell.block]) for frame in on.frames if frame.cell.block in plain)
+    return [change for pair in pairs if (change := _change(*pair)) is not None]
+
+
+def _change(on: CellFrame, off: CellFrame) -> Change | None:
+    drafted, plain = Series((on,)), Series((off,))
+    mine, other = identity(drafted), identity(plain)
+    if mine is None or other is None:
+        return None
+    writing = [shares_of_time(side)[2].value or float("nan") for side in (drafted, plain)]
+    return Change(
+        throughput=mine.total - other.total,
+        tokens_per_step=mine.tokens_per_step - other.tokens_per_step,
+        steps_per_s=mine.steps_per_s - other.steps_per_s,
+        writing=log(writing[0] / writing[1]),
+    )
+
+
+def _log_step_s(series: Series) -> dict[str, float]:
+    """Mean ln of the duration of its steps over blocks, by prompt."""
+    seconds, steps = series.column("last") - series.column("first"), series.column("engine_steps") - 1
+    return series.prompts.mean_logs(quotient(seconds, steps))

@@ -201,7 +201,7 @@ class GateGroup:
 def gate_groups(figures: StudyFigures) -> tuple[GateGroup, ...]:
     """Every finding, grouped by gate and remedy, forbidding gates first."""
     found: dict[tuple[Severity, int, str, str], list[tuple[Measured, str]]] = {}
-    for cell in _measured(figures):
+    for cell in (*_measured(figures), *_read(figures)):
         for gate in cell.gates:
             found.setdefault(_gate_key(gate), []).append((cell, gate.evidence))
     groups = [
@@ -212,13 +212,16 @@ def gate_groups(figures: StudyFigures) -> tuple[GateGroup, ...]:
 
 
 def _measured(figures: StudyFigures) -> tuple[Measured, ...]:
-    """Cells of closed loops, rungs of open ones, long prompts among decoders, reading; arms that sound alike told
-    apart.
-    """
+    """Cells of closed loops, rungs of open ones, long prompts among decoders; arms that sound alike told apart."""
     service, grid = rungs_named_apart(figures).service, Grid(figures)
     met = (replace(found, method=grid.methods.get(found.arm, found.method)) for found in figures.interference)
-    read = (replace(found, arm=grid.methods.get(found.arm, found.arm)) for found in figures.prefill)
-    return (*grid.figures.cells, *(service.rungs if service is not None else ()), *met, *read)
+    return (*grid.figures.cells, *(service.rungs if service is not None else ()), *met)
+
+
+def _read(figures: StudyFigures) -> tuple[PrefillFigures, ...]:
+    """Reading speeds, of arms in words. They explain walls, and nobody publishes them."""
+    methods = Grid(figures).methods
+    return tuple(replace(found, arm=methods.get(found.arm, found.arm)) for found in figures.prefill)
 
 
 def _but_for_load(cell: Measured) -> str:

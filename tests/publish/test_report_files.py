@@ -16,6 +16,7 @@ from specprof.errors import InputError
 from specprof.publish.advice import Effect, effect
 from specprof.publish.markdown import escaped, fenced
 from specprof.publish.report import write_report
+from specprof.publish.summary import answer, gate_groups
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +224,10 @@ def test_a_reading_speed_that_a_gate_forbids_is_marked_and_its_evidence_told(
     prefill = text[text.index("Prefill speed in both shapes") :].split("What the content does", maxsplit=1)[0]
     assert "5!" in prefill
     assert "Intervals hold launches alone" in prefill
+
+
+def test_reading_speeds_are_not_among_the_cells_that_are_fit_to_be_published(study: StudyFigures) -> None:
+    """They explain walls: the sentence counts the cells of the study, whatever was only read."""
+    without = replace(study, prefill=())
+    assert answer(study) == answer(without)
+    assert len(gate_groups(study)) == len(gate_groups(without)) + 1

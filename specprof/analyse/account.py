@@ -69,12 +69,12 @@ def residual(on: Series, off: Series) -> Figure:
 
 
 def unexplained(on: Series, off: Series) -> Iterator[GateFinding]:
-    """Gate 12: a gain of which the account leaves over more than 5%."""
+    """Gate 4: a gain of which the account leaves over more than 5%, as where streams stand idle."""
     left_over = residual(on, off).value
     if left_over is not None and abs(left_over) > MAX_RESIDUAL:
         below, fewer = ("below", "fewer") if left_over < 0 else ("above", "more")
         yield caution(
-            12,
+            4,
             "unexplained gain",
             f"the gain is {abs(left_over):.0%} {below} what tokens per step, step time and the time spent writing make "
             f"it: {fewer} streams had work with speculation than without",

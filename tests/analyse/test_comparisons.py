@@ -181,7 +181,7 @@ def sentinel(launch, step_s, at):
 
 def test_6_a_machine_that_slowed_down_between_its_sentinels():
     found = drift([sentinel(3, 0.0530, at=9), sentinel(3, 0.05, at=1), make_frame(launch=3)])
-    assert "-5.5% after launch 3" in found[3].evidence  # 3.25 s before, 3.439 s after
+    assert "5.5% slower after launch 3" in found[3].evidence  # 3.25 s before, 3.439 s after
 
 
 def test_6_two_percent_is_steady_enough():

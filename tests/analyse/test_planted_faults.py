@@ -248,7 +248,7 @@ def test_8_and_10_a_greedy_text_that_ends_earlier_is_another_text_too() -> None:
     """At T = 0 the arms must write the same: an earlier end changes a token, and gates 8 and 10 both see it."""
     design = replace(NATURAL, streams=(1, 4))
     told = set(answers(findings(records(SEED, design, faulty(speculative_length_factor=0.7))))) - set(clean(design))
-    assert {(gate, severity) for gate, _, severity in told if gate != 2} == {(8, INVALID), (10, INVALID)}
+    assert {(gate, severity) for gate, _, severity in told if gate not in (2, 4)} == {(8, INVALID), (10, INVALID)}
 
 
 def test_overshoot_and_phantoms_bend_acceptance_length_and_not_tokens_per_step() -> None:

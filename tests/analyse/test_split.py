@@ -144,7 +144,7 @@ def test_streams_that_stood_idle_are_left_over_and_are_a_caution() -> None:
     left_over = 5.0 / 3.3 / 2 - 1
     assert gain.residual.value == pytest.approx(left_over, rel=1e-6)
     (finding,) = [gate for gate in cells["on"].gates if gate.name == "unexplained gain"]
-    assert (finding.gate, finding.severity) == (12, Severity.CAUTION)
+    assert (finding.gate, finding.severity) == (4, Severity.CAUTION)
     assert f"{-left_over:.0%} below" in finding.evidence
     assert not [gate for gate in cells["off"].gates if gate.name == "unexplained gain"]
 

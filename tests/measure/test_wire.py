@@ -150,7 +150,10 @@ def test_text_held_back_is_a_chunk_of_tokens_all_the_same():
         (stream(b"", status=502), "HTTP 502: no message"),
         (stream(error="connection failed: reset"), "connection failed: reset"),
         (stream(sse(chunk([1, 2, 3]), {"choices": [], "usage": USAGE})), "stream ended without [DONE]"),
-        (stream(sse(chunk([1, 2, 3])) + DONE), "no usage chunk; the server must honour stream_options.include_usage"),
+        (
+            stream(sse({"choices": [{"index": 0, "text": "hi"}]}) + DONE),
+            "no usage chunk; the server must honour stream_options.include_usage",
+        ),
         (stream(sse(chunk([1]), {"choices": [], "usage": USAGE}) + DONE), "1 token ids streamed, usage says 3"),
         (stream(sse({"error": {"message": "EngineDeadError"}}) + DONE), "EngineDeadError"),
         (stream(b"data: {\n\n"), "malformed stream: "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import shutil
@@ -134,6 +135,20 @@ def test_a_terminal_without_our_signs_costs_no_report(encoding: str, results: Pa
     assert (told.returncode, told.stderr) == (0, b"")
     assert b"Report: " in told.stdout
     assert (results / "report.html").is_file()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_the_same_text_in_every_encoding(encoding: str) -> None:
+    r"""RFC 8259, 7: any character may be written as one or two \uXXXX."""
+    text = "代码 é \U0001f600 →"
+    script = f"from specprof.cli.outlet import outlasting_readers as o\nwith o(): print('\"' + {text!r} + '\"')"
+    told = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**BUFFERED, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(told.stdout.decode(encoding)) == text
 
 
 def test_a_shell_may_close_both_streams(results: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -50,9 +51,13 @@ def test_a_run_killed_mid_cell_is_finished_by_the_next(study: Path, tmp_path: Pa
 def test_a_finished_study_starts_no_engine(study: Path, tmp_path: Path) -> None:
     assert specprof("run", study, "--results", tmp_path, "--no-report").returncode == 0
     launches = sorted((tmp_path / "resumed" / "launches").iterdir())
+    environment = tmp_path / "resumed" / "environment.json"
+    told = json.loads(environment.read_text())
+    environment.write_text(json.dumps({**told, "planned_cells": told["planned_cells"] + 8}))  # it had more blocks then
     again = specprof("run", study, "--results", tmp_path, "--no-report")
     assert again.returncode == 0
     assert "measured already" in again.stdout
+    assert json.loads(environment.read_text()) == told
     assert sorted((tmp_path / "resumed" / "launches").iterdir()) == launches
 
 

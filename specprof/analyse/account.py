@@ -16,11 +16,10 @@ import numpy as np
 
 from specprof.analyse import gains, stats
 from specprof.analyse.cell import shares_of_time
-from specprof.analyse.content import identity
+from specprof.analyse.content import identity, log_steps_per_s
 from specprof.analyse.evidence import Series, step_noise
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import caution
-from specprof.analyse.requests import quotient
 from specprof.analyse.results import NOTHING, Figure, GateFinding
 
 MAX_RESIDUAL = 0.05
@@ -39,38 +38,45 @@ class Change:
     writing: float
 
 
-def step_time_ratio(on: Series, off: Series) -> Figure:
-    """Mean duration of an engine step, with launches and prompts in its interval.
+@dataclass(frozen=True, slots=True)
+class Account:
+    """`step_time_ratio`: mean duration of an engine step, on / off, with launches and prompts in its interval.
 
-    One launch does not show how another would differ: its uneven steps stand in for the least that would have.
+    `mediated_share`: of the gain, through tokens per step. `residual`: what tokens per step, steps per second and the
+    share of time spent writing leave over of the gain.
     """
-    per_block = [-change.steps_per_s for change in _by_block(on, off)]
-    if not per_block:
-        return NOTHING
-    of_on, of_off = _log_step_s(on), _log_step_s(off)
+
+    step_time_ratio: Figure = NOTHING
+    mediated_share: Figure = NOTHING
+    residual: Figure = NOTHING
+
+
+def account_of(on: Series, off: Series) -> Account:
+    """Over the blocks that measured both; nothing where none did, or nothing tells how long a step took.
+
+    One launch does not show how the time of a step would differ in another: its uneven steps stand in for the least
+    that it would have.
+    """
+    found = _by_block(on, off)
+    if not found:
+        return Account()
+    of_on, of_off = log_steps_per_s(on), log_steps_per_s(off)
     prompts, degrees = stats.variance_of_mean(
-        np.array([of_on[name] - of_off[name] for name in of_on if name in of_off])
+        np.array([of_off[name] - of_on[name] for name in of_on if name in of_off])
     )
-    if len(per_block) == 1:
+    if len(found) == 1:
         prompts += step_noise(on) + step_noise(off)
-    return stats.two_way(per_block, (prompts, degrees))
+    mean = Change(*np.mean([astuple(change) for change in found], axis=0).tolist())
+    return Account(
+        stats.two_way([-change.steps_per_s for change in found], (prompts, degrees)),
+        stats.point(gains.mediated_share(exp(mean.tokens_per_step), exp(mean.throughput))),
+        stats.point(gains.residual(*map(exp, astuple(mean)))),
+    )
 
 
-def mediated_share(on: Series, off: Series) -> Figure:
-    """Share of the gain that went through tokens per step."""
-    change = _mean(on, off)
-    return stats.point(gains.mediated_share(exp(change.tokens_per_step), exp(change.throughput)) if change else None)
-
-
-def residual(on: Series, off: Series) -> Figure:
-    """What tokens per step, steps per second and the share of time spent writing leave over of the gain."""
-    change = _mean(on, off)
-    return stats.point(gains.residual(*map(exp, astuple(change))) if change else None)
-
-
-def unexplained(on: Series, off: Series) -> Iterator[GateFinding]:
+def unexplained(account: Account) -> Iterator[GateFinding]:
     """Gate 4: a gain of which the account leaves over more than 5%, as where streams stand idle."""
-    left_over = residual(on, off).value
+    left_over = account.residual.value
     if left_over is not None and abs(left_over) > MAX_RESIDUAL:
         below, fewer = ("below", "fewer") if left_over < 0 else ("above", "more")
         yield caution(
@@ -81,12 +87,6 @@ def unexplained(on: Series, off: Series) -> Iterator[GateFinding]:
             "Send more prompts per stream: while the last texts are written the other streams stand idle, and how long "
             "is chance.",
         )
-
-
-def _mean(on: Series, off: Series) -> Change | None:
-    """Over the blocks that measured both; None where none did, or nothing tells how long a step took."""
-    found = _by_block(on, off)
-    return Change(*np.mean([astuple(change) for change in found], axis=0).tolist()) if found else None
 
 
 def _by_block(on: Series, off: Series) -> list[Change]:
@@ -107,9 +107,3 @@ def _change(on: CellFrame, off: CellFrame) -> Change | None:
         steps_per_s=mine.steps_per_s - other.steps_per_s,
         writing=log(writing[0] / writing[1]),
     )
-
-
-def _log_step_s(series: Series) -> dict[str, float]:
-    """Mean ln of the duration of its steps over blocks, by prompt."""
-    seconds, steps = series.column("last") - series.column("first"), series.column("engine_steps") - 1
-    return series.prompts.mean_logs(quotient(seconds, steps))

@@ -17,7 +17,9 @@ from specprof.analyse.results import GateFinding, Severity
 from specprof.analyse.stats import t_quantile, variance_of_mean
 from specprof.analyse.steady import ratio_interval, relative_noise, step_means
 from specprof.ragged import Ragged
-from specprof.records import CachePolicy, Role
+from specprof.records import CachePolicy, Cell, Role
+
+_Load = tuple[int, float | None]  # streams, or no streams and requests a second
 
 MAX_DRIFT = 0.02
 SINGLE_LAUNCH_TOLERANCE = 1.10  # one launch of each arm: their luck differs by a few percent, and nothing shows it
@@ -93,31 +95,31 @@ def _characters(frame: CellFrame) -> Ragged:
 def changed_output(frame: CellFrame, off: Sequence[CellFrame]) -> Iterator[GateFinding]:
     """Gate 8, greedy: does speculation change the text more than another batch size does without it?
 
-    `off`: the cells of the same content and protocol with speculation off, at every N and in every block. The one at
-    the same N (in the same block if there is one) is what speculation is compared with; the control compares it with
-    the others: another batch size, or another launch.
+    `off`: the cells of the same content and protocol with speculation off, at every N (or rate) and in every block. The
+    one under the same load (in the same block if there is one) is what speculation is compared with; the control
+    compares it with the others: another batch size, or another launch.
     """
     cell = frame.cell
     if not cell.speculative_config or cell.sampling.temperature > 0:
         return
-    same_block_first = sorted(off, key=lambda other: other.cell.block != cell.block)
-    twin = next((other for other in same_block_first if other.cell.concurrency == cell.concurrency), None)
+    nearest = sorted(off, key=lambda other: (_load(other.cell) != _load(cell), other.cell.block != cell.block))
+    twin = next((other for other in nearest if other.cell.concurrency == cell.concurrency), None)
     if twin is None:
         return
     plain = texts(twin)
     changed = divergence(texts(frame), plain)
     if changed.num_differ == 0:
         return
-    controls: dict[int, list[Divergence]] = defaultdict(list)
+    controls: dict[_Load, list[Divergence]] = defaultdict(list)
     for other in off:
         if other is not twin:
-            controls[other.cell.concurrency].append(divergence(plain, texts(other)))
+            controls[_load(other.cell)].append(divergence(plain, texts(other)))
     control = off_control(controls)
     unit = "token" if frame.names_tokens else "character"
     where = f"first at {unit} {changed.first_position + 1} of {changed.first_prompt}"
     evidence = f"{changed.num_differ} of {changed.num_compared} greedy texts differ from the off arm's, {where}"
     if not control.num_compared:
-        remedy = "Measure the off arm at a second N or in a second block, so that rounding can be told from a fault."
+        remedy = "Measure the off arm at a second N (or rate) or block, so that rounding can be told from a fault."
         yield GateFinding(8, "output changed", Severity.CAUTION, evidence + "; no off/off control", remedy)
         return
     evidence += f"; off/off control {control.num_differ} of {control.num_compared}"
@@ -129,8 +131,12 @@ def changed_output(frame: CellFrame, off: Sequence[CellFrame]) -> Iterator[GateF
         yield GateFinding(8, "output differs", Severity.CAUTION, evidence, remedy)
 
 
-def off_control(by_load: Mapping[int, Sequence[Divergence]]) -> Divergence:
-    """What changes without speculation, of the off cells at each N.
+def _load(cell: Cell) -> _Load:
+    return cell.concurrency, None if cell.arrivals is None else cell.arrivals.rate_per_s
+
+
+def off_control(by_load: Mapping[_Load, Sequence[Divergence]]) -> Divergence:
+    """What changes without speculation, of the off cells at each N, or in an open loop at each rate.
 
     Launches at one N send the same prompts to batches of the same size and repeat each other, so an N counts once, as
     its worst launch. Where no N changes anything all are evidence of that, each with its prompts. Where one does it
@@ -264,7 +270,7 @@ def _cached(evidence: str, *, counted: bool) -> GateFinding:
     """`counted`: the server reports cached tokens, and there were none; then it may be a cache that it does not see."""
     if counted:
         evidence += ", and the server reports no cached tokens"
-        remedy = "Look for a cache outside the engine (a proxy, a KV store), or for a warm-up that is too short."
+        remedy = "Look for a cache outside the engine (a proxy, a KV store), a short warm-up, or other work at first."
         return GateFinding(5, "prefix cache", Severity.CAUTION, evidence, remedy)
     remedy = "Run with prefix caching off, or reset it between cells (VLLM_SERVER_DEV_MODE=1)."
     return GateFinding(5, "prefix cache", Severity.INVALID, evidence, remedy)

@@ -94,7 +94,7 @@ class _Content:
         prompts = {
             "total": _of_throughput(series),
             "tokens_per_step": stats.variance_of_log_ratio(*_tokens_and_steps(series)),
-            "steps_per_s": stats.variance_of_mean(_log_steps_per_s(series)),
+            "steps_per_s": stats.variance_of_mean(np.array(list(log_steps_per_s(series).values()))),
             "decode_share": _of_loop(series, closed_loop(series, "writing")),
         }
         logs = {
@@ -182,11 +182,11 @@ def _tokens_and_steps(series: Series) -> tuple[stats.Array, stats.Array]:
     return series.sums("later_tokens"), series.prompts.sums(np.nan_to_num(series.column("engine_steps") - 1))
 
 
-def _log_steps_per_s(series: Series) -> stats.Array:
-    """Mean ln(steps/s) over blocks, prompt by prompt."""
+def log_steps_per_s(series: Series) -> dict[str, float]:
+    """Mean ln(steps/s) over blocks, by prompt."""
     seconds, wrote_on = series.column("writing"), series.column("tpot") > 0
     rates = np.divide(series.column("engine_steps") - 1, seconds, out=np.zeros(len(seconds)), where=wrote_on)
-    return np.array(list(series.prompts.mean_logs(rates).values()))
+    return series.prompts.mean_logs(rates)
 
 
 # -- the two cuts -----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import numpy as np
 
 from specprof.analyse import comparisons, gates, stats
 from specprof.analyse.content import EQUIVALENCE_MARGIN
-from specprof.analyse.evidence import Evidence, Key, Series
+from specprof.analyse.evidence import Evidence, Key, Series, alike
 from specprof.analyse.frames import CellFrame
 from specprof.analyse.gates.found import LaunchFindings, each_once, on_launch
 from specprof.analyse.requests import NS
@@ -271,7 +271,7 @@ def _acceptance_lengths(series: Series) -> dict[str, float]:
 def _same_task(alone: Cell, mixed: Cell) -> bool:
     same = ("arm", "concurrency", "stop", "max_tokens", "mask_eos", "guided", "sampling", "chat")
     fills_its_streams = len(alone.prompt_ids) >= alone.concurrency
-    return fills_its_streams and all(getattr(alone, name) == getattr(mixed, name) for name in same)
+    return fills_its_streams and alike(alone, mixed, *same)
 
 
 # -- comparing --------------------------------------------------------------------------------------------------------

@@ -221,7 +221,6 @@ class CutFigures:
     other_tag: str
     natural_protocol: str
     forced_protocol: str
-    other_protocol: str
     arm: str
     concurrency: int
     natural_tok_s: Figure
@@ -230,6 +229,7 @@ class CutFigures:
     stop_rule: Figure
     content: Figure
     whole: Figure
+    other_protocol: str = ""  # not told by cards made before it could be another than `forced_protocol`
 
 
 class MixVerdict(StrEnum):

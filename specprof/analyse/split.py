@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specprof.analyse import account, gains
+from specprof.analyse import gains
+from specprof.analyse.account import account_of
 from specprof.analyse.evidence import Evidence, Key, contrast, contrasted, key_of
 from specprof.analyse.results import CellFigures, Figure, GainFigures
 
@@ -28,7 +29,7 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
         return contrast([(series[place], weight) for place, weight in terms])
 
     n = concurrency
-    pair = evidence.series[keys["on", n]], evidence.series[keys["off", n]]
+    account = account_of(evidence.series[keys["on", n]], evidence.series[keys["off", n]])
     gain, rests_on = contrasted([(series["on", n], 1), (series["off", n], -1)])
     interaction = between((("on", n), 1), (("on", 1), -1), (("off", n), -1), (("off", 1), 1))
     return GainFigures(
@@ -43,9 +44,9 @@ def split_gains(on: CellFigures, evidence: Evidence, shown: Mapping[Key, CellFig
         batching_gain_off=between((("off", n), 1), (("off", 1), -1)),
         speculation_gain=gain,
         interaction=interaction,
-        step_time_ratio=account.step_time_ratio(*pair),
-        mediated_share=account.mediated_share(*pair),
-        residual=account.residual(*pair),
+        step_time_ratio=account.step_time_ratio,
+        mediated_share=account.mediated_share,
+        residual=account.residual,
         multiply=_inside(interaction, gains.INTERACTION_MARGIN),
         valid=all(shown[key].valid for key in (*keys.values(), key_of(on)) if key in shown),
         num_blocks=rests_on.num_blocks,

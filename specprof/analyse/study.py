@@ -8,7 +8,8 @@ from dataclasses import replace
 from math import exp
 from typing import Any
 
-from specprof.analyse import account, comparisons, gates
+from specprof.analyse import comparisons, gates
+from specprof.analyse.account import account_of, unexplained
 from specprof.analyse.attached import attached_notes
 from specprof.analyse.cell import cell_figures
 from specprof.analyse.content import content_effects, identity, two_cuts
@@ -122,7 +123,7 @@ def _gates(
     if without is not None and series.cell.speculative_config:
         yield from comparisons.length_mismatch(*(s.log_by_prompt("output_tokens") for s in (series, without)))
         yield from _above_cause(series, without)
-        yield from account.unexplained(series, without)
+        yield from unexplained(account_of(series, without))
     yield from evidence.sampled.findings_of(key)
 
 

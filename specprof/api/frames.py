@@ -76,7 +76,7 @@ GAIN_COLUMNS: Mapping[str, str] = {
     "interaction": "batching_gain / batching_gain_off",
     "step_time_ratio": "mean duration of an engine step, on / off",
     "mediated_share": "share of the gain that went through tokens per step",
-    "residual": "gain / (tokens per step × steps per second × decode share) - 1",
+    "residual": "gain / (tokens per step × steps per second × share of its time that a request was written) - 1",
     "multiply": "whether the two gains may be multiplied",
     "valid": "whether no gate forbids a headline",
     "num_blocks": "blocks that measured both arms",

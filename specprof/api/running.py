@@ -20,7 +20,7 @@ from specprof.measure.environment import CEILING, CEILING_PROBLEM, client, machi
 from specprof.measure.loop import Observer, run_study
 from specprof.measure.quality import judge_study, require_runnable, unjudged
 from specprof.measure.score import score_study, scoring_plan
-from specprof.store import Store
+from specprof.store import PLANNED, Store
 from specprof.study.changes import changes
 from specprof.study.clients import require_backend
 from specprof.study.config import Study
@@ -111,6 +111,8 @@ def _measure(study: Study, text: str, plan: Plan, store: Store, progress: Progre
     store.keep_study(text)
     if not left:
         progress.say(f"{store.root}: all {sealed} cells are measured already.")
+        if store.environment().get(PLANNED, sealed) != sealed:  # of more blocks than it needed, or was left with
+            store.plan_for(sealed)
         return
     if sealed:
         total = f"{'up to ' if may_end_early(study) else ''}{sealed + left}"

@@ -6,6 +6,7 @@ end. The exit code is the one it would have had: 0 where all was done, for whoev
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import stat
@@ -15,13 +16,16 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from io import TextIOWrapper
 from typing import Any, TextIO, cast
 
+_ESCAPES = "specprof-escapes"
+
 
 @contextmanager
 def outlasting_readers() -> Iterator[None]:
     """While the block lasts, all that is printed may lose its reader. A stream that was closed to us has none."""
+    codecs.register_error(_ESCAPES, _escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without our signs gets "?" for them, and its report
+            stream.reconfigure(errors=_ESCAPES)
     with redirect_stdout(_outlet(sys.stdout)), redirect_stderr(_outlet(sys.stderr)):
         try:
             yield
@@ -29,6 +33,13 @@ def outlasting_readers() -> Iterator[None]:
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError):
                     stream.flush()
+
+
+def _escaped(problem: UnicodeError) -> tuple[str, int]:
+    r"""What a terminal has no signs for as \uXXXX, which in JSON is the same text. For `codecs.register_error`."""
+    assert isinstance(problem, UnicodeEncodeError)  # noqa: S101 - of a stream that is written to
+    units = problem.object[problem.start : problem.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)), problem.end
 
 
 def _outlet(stream: TextIO | None) -> TextIO:

@@ -25,7 +25,11 @@ def notes_on(rows: Sequence[Row], *, first_look: bool, same_folder: bool) -> Ite
         decided = "so nothing is decided there"
         if first_look:
             looked = any(row.decided for row in single)
-            decided = "decided all the same, as a first look" if looked else "something else forbids even a first look"
+            decided = (
+                "decided all the same, as a first look"
+                if looked
+                else "the arms without speculation differ, or a gate forbids even a first look"
+            )
         yield f"One launch per side: the interval holds prompts only, not how launches differ; {decided}."
     if any(row.num_prompts == 1 for row in rows):
         yield "One prompt: nothing shows how others would differ, so there is no interval and nothing is decided there."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from specprof.records import EngineFacts
 from specprof.study.attach import AttachEngine
@@ -65,7 +66,8 @@ def deployment(study: Study, facts: EngineFacts | None) -> Deployment:
     dropped = _MEASURING_FLAGS if "enable_prefix_caching" in asked else _MEASURING_FLAGS | {_NO_CACHE}
     kept = [part for flag, values in flags if flag not in dropped for part in (flag, *values)]
     # The CPU build has no `vllm` command that works, so its server module is started as it was when it was measured.
-    start = (*facts.argv[:3], "--model", model) if facts.device == "cpu" else ("vllm", "serve", model)
+    server = takewhile(lambda part: part != "--model", facts.argv)
+    start = (*server, "--model", model) if facts.device == "cpu" else ("vllm", "serve", model)
     return Deployment(
         served_model=served,
         argv=(*start, "--served-model-name", served, *kept),

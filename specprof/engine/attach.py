@@ -237,10 +237,10 @@ class _Watch:
     def _run(self) -> None:
         refused, why = 0, ""
         while not self._stop.wait(WATCH_S) and refused < _REFUSALS:
-            try:
-                names.takes_connections(*self._place, _CONNECT_S)
+            problem = names.refusal(*self._place, _CONNECT_S)
+            if problem is None:
                 refused = 0  # a busy one, or a slow way there: requests have time limits of their own
-            except OSError as problem:
+            else:
                 refused, why = refused + 1, problem.strerror or type(problem).__name__
         if refused >= _REFUSALS:
             self.death = EngineDied(

@@ -218,7 +218,7 @@ def model_hash(
 def _hub_identity(name: str, revision: str | None, env: Mapping[str, str]) -> str:
     home = env.get("HF_HOME") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     hub = env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
-    kept = Path(os.path.expandvars(hub)).expanduser() / f"models--{name.replace('/', '--')}"
+    kept = Path(os.path.expanduser(os.path.expandvars(hub))) / f"models--{name.replace('/', '--')}"  # noqa: PTH111 - never raises
     head = kept / "refs" / (revision or "main")
     if head.is_file():
         return f"hub:{name}@{head.read_text().strip()}"
@@ -293,9 +293,10 @@ def _cached(
     with _locked(folder.with_suffix(".lock"), lambda: _tell(on_progress, busy)):
         if (folder / SOURCE_FILE).is_file():
             return folder
-        for left in folder.parent.glob(f".{label}-*"):  # of one that was killed
+        prefix = f".{folder.name}-"  # of this recipe alone, whose lock we hold
+        for left in folder.parent.glob(f"{prefix}*"):  # of one that was killed
             shutil.rmtree(left, ignore_errors=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{label}-", dir=folder.parent))
+        scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
         try:
             target = scratch / label
             make(scratch, target)

@@ -55,7 +55,8 @@ def source(file: str) -> ast.Module | None:
 
 def _slips(settings: Mapping[str, object], known: Iterable[str]) -> Iterator[tuple[str, str]]:
     for name in settings:
-        if name not in known and name.removeprefix("no_") not in known:
+        head = name.partition(".")[0]  # `compilation_config.mode` sets a part of one
+        if head not in known and head.removeprefix("no_") not in known:
             for meant in get_close_matches(name, known, 1, _NEAR):
                 yield name, meant
 

@@ -51,19 +51,18 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
     raise problem
 
 
-def takes_connections(host: str, port: int, timeout_s: float) -> bool:
-    """Whether a server takes connections, or is too busy to say so. Raises OSError where it refuses.
+def refusal(host: str, port: int, timeout_s: float) -> OSError | None:
+    """How a server refuses connections; None where it takes them, or is too busy to say so.
 
     A name that is not resolved just now, and what this machine itself lacks, are no refusal.
     """
     try:
         connect(host, port, timeout_s).close()
     except (TimeoutError, socket.gaierror):
-        return True
+        return None
     except OSError as problem:
-        if problem.errno not in _OURS:
-            raise
-    return True
+        return None if problem.errno in _OURS else problem
+    return None
 
 
 def addresses(host: str, port: int, timeout_s: float = RESOLVE_S) -> list[Answer]:

@@ -46,7 +46,7 @@ class GuardedProcess:
 
     def look(self) -> None:
         """Note which processes there are, so that they can be ended even if the guard cannot do it any more."""
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error, OSError):  # without a descriptor left nothing can be looked at
             self._known.update(psutil.Process(self._guard.pid).children(recursive=True))
 
     def watch_workers(self) -> None:
@@ -79,7 +79,7 @@ class GuardedProcess:
             self._guard.kill()
             self._guard.wait()
         for process in self._known:
-            with suppress(psutil.Error):
+            with suppress(psutil.Error, OSError):
                 process.kill()
 
 
@@ -130,7 +130,7 @@ def _ending(guard_code: int) -> str:
 def _listening_ports(process: psutil.Process) -> set[int]:
     try:
         places = process.net_connections("tcp")
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return set()
     return {place.laddr.port for place in places if place.status == psutil.CONN_LISTEN}
 
@@ -144,7 +144,7 @@ def _sees_sockets() -> bool:
 def _is_named(process: psutil.Process) -> bool:
     try:
         return any(part.startswith(_WORKER_PREFIX) for part in process.cmdline()[:1])
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return False
 
 

@@ -16,7 +16,7 @@ from specprof.engine.command import InstalledEngine
 from specprof.engine.known_bad import Known, Setup
 from specprof.errors import InputError
 from specprof.study.config import Study
-from specprof.study.engines import SimEngine, VllmEngine
+from specprof.study.engines import SimEngine, VllmEngine, revision_of
 from specprof.study.mix import mixed_streams
 from specprof.study.plan import sentinel_streams
 
@@ -230,7 +230,7 @@ def _arm(
         yield fail(label, f"suffix needs the module {SUFFIX_MODULE}, which is not installed", SUFFIX_INSTALL)
         return
     if isinstance(draft := settings.get("model"), str) and method != "ngram":
-        yield _model(f"{label}: draft", draft, settings.get("revision"), spec.env)
+        yield _model(f"{label}: draft", draft, revision_of(settings), spec.env)
     overrides = spec.args_by_name.get("override_generation_config")
     refused = [key for key in _REFUSED_WITH_SPECULATION if isinstance(overrides, Mapping) and key in overrides]
     if refused:

@@ -20,7 +20,7 @@ from specprof.engine.process import GuardedProcess, guarded, socket_folder
 from specprof.engine.weights import step_bytes
 from specprof.errors import EngineDied, EngineStartError
 from specprof.records import EngineFacts
-from specprof.study.engines import VllmEngine
+from specprof.study.engines import VllmEngine, revision_of
 
 LOG_NAME = "engine.log"
 _SETTLE_S = 2.0  # a dying engine is still writing why
@@ -125,7 +125,7 @@ def _draft_facts(
     """Which draft model ran: as the study names it, and its hash. Empty without one."""
     if not given or not resolved or not isinstance(given.get("model"), str):
         return {}
-    found = model_hash(str(resolved["model"]), revision=given.get("revision"), env=spec.env)
+    found = model_hash(str(resolved["model"]), revision=revision_of(given), env=spec.env)
     return {"draft_model": given["model"], "draft_hash": found}
 
 

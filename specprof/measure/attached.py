@@ -42,11 +42,7 @@ def refuses_connections(engine: Engine) -> bool:
     """
     if engine.facts().kind != "attach":
         return False
-    try:
-        names.takes_connections(*names.place_of(engine.base_url), KNOCK_S)
-    except OSError:
-        return True
-    return False
+    return names.refusal(*names.place_of(engine.base_url), KNOCK_S) is not None
 
 
 _OF_ONE_LAUNCH = frozenset({"arm", "not_reported", "fields_left_out", "metrics", "prefix_cache_reset", "hardware"})

@@ -141,12 +141,15 @@ class Session:
     async def _opened(self, addresses: list[names.Answer]) -> Connection:
         """A connection to the first of the addresses that takes one, which is tried first from then on.
 
-        `CONNECT_S` is for all of them together, shared evenly. Raises what the last of them said.
+        `CONNECT_S` is for all of them together: what is left of it is shared evenly by those that are left. Raises what
+        the last of them said.
         """
+        deadline_s = asyncio.get_running_loop().time() + CONNECT_S
         problem: OSError = ConnectionError(f"the name {self._host!r} has no address")
-        for answer in tuple(addresses):
+        for num_tried, answer in enumerate(tuple(addresses)):
+            left_s = deadline_s - asyncio.get_running_loop().time()
             try:
-                async with asyncio.timeout(CONNECT_S / len(addresses)):
+                async with asyncio.timeout(left_s / (len(addresses) - num_tried)):
                     connection = await self._open(answer)
             except TimeoutError:
                 problem = ConnectionError(f"no connection within {CONNECT_S:g} s")

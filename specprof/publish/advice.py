@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from specprof.analyse.results import GainFigures, StudyFigures
 from specprof.analyse.stats import CONFIDENCE
+from specprof.decide.policy import MARGIN
 from specprof.publish.decisions import Action, action, candidates, is_first_look
 from specprof.publish.grid import Grid, Protocol
 from specprof.publish.numbers import known, one_line, times
@@ -136,7 +137,7 @@ class Advice:
         """What was found, with its intervals."""
         templates: tuple[tuple[Effect, str], ...] = (
             (Effect.GAINS, "speculation gains {}"),
-            (Effect.SAME, "gains too little to be worth having: {}"),
+            (Effect.SAME, f"gains less than {MARGIN:.0%}: {{}}"),
             (Effect.UNDECIDED, "undecided: {}"),
             (Effect.LEVEL, "not told apart from a faster arm: {}"),
             (Effect.SLOWER, "another arm is faster: {}"),

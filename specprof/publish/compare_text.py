@@ -109,7 +109,8 @@ def summary(comparison: Comparison) -> str:
 def _clear_alone_words(comparison: Comparison) -> str:
     several = len({(row.arm_a, row.arm_b) for row in comparison.rows}) > 1
     fewer = " Compare fewer with --arm-a and --arm-b." if several else ""
-    return f"{_CLEAR_ALONE} An interval clear alone, not among {comparison.num_comparisons} compared (Holm).{fewer}"
+    shared = f"with {comparison.num_comparisons} comparisons sharing 5% (Holm) that is not enough"
+    return f"{_CLEAR_ALONE} Its own 95% interval lies beyond the margin; {shared}.{fewer}"
 
 
 def _print_header(comparison: Comparison, console: Console) -> None:

@@ -106,7 +106,7 @@ def cut_table(grid: Grid, engine: str) -> Table | None:
     rows: dict[str, list[Row]] = {}
     for cut in grid.figures.cuts:
         way = f"{one_line(cut.tag)}, {one_line(cut.natural_protocol)} → {one_line(cut.forced_protocol)}"
-        other = "" if cut.other_protocol == cut.forced_protocol else f", {one_line(cut.other_protocol)}"
+        other = "" if cut.other_protocol in ("", cut.forced_protocol) else f", {one_line(cut.other_protocol)}"
         rows.setdefault(f"{way} → {one_line(cut.other_tag)}{other}", []).append(_cut_row(grid, cut))
     return Table(f"same prompts, then other content · {engine}", _CUT, groups_of(rows)) if rows else None
 
@@ -117,7 +117,7 @@ def _cut_row(grid: Grid, cut: CutFigures) -> Row:
     places = (
         (cut.tag, cut.natural_protocol, cut.arm, cut.concurrency),
         (cut.tag, cut.forced_protocol, cut.arm, cut.concurrency),
-        (cut.other_tag, cut.other_protocol, cut.arm, cut.concurrency),
+        (cut.other_tag, cut.other_protocol or cut.forced_protocol, cut.arm, cut.concurrency),
     )
     return Row((Entry(str(cut.concurrency)), arm, *map(value, measured)), unfit=_any_unfit(grid, places))
 

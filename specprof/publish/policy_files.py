@@ -69,7 +69,8 @@ def policy_json(document: Mapping[str, Any]) -> str:
 def write_policy(document: Mapping[str, Any], routing: Routing, folder: Path) -> tuple[Path, ...]:
     """Write the policy into `folder`, which is made if need be, and the proxy beside it where there are pools.
 
-    Raises InputError where it cannot be written.
+    Where there are none, a proxy that an earlier policy left there would lead elsewhere, and goes. Raises InputError
+    where it cannot be written.
     """
     texts = {POLICY_NAME: _POLICY_HEAD + _yaml(document)}
     if routing.pools:
@@ -78,6 +79,8 @@ def write_policy(document: Mapping[str, Any], routing: Routing, folder: Path) ->
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             put(folder / name, text.encode())
+        if not routing.pools:
+            (folder / PROXY_NAME).unlink(missing_ok=True)
     except OSError as problem:
         raise InputError(
             f"{folder}: cannot be written ({problem.strerror}). Choose another folder: --out DIR."

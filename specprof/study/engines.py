@@ -67,13 +67,18 @@ class VllmEngine(Strict):
     @property
     def revision(self) -> str | None:
         """The branch, tag or commit of the hub's model, where the arguments name one."""
-        value = self.args_by_name.get("revision")
-        return None if value is None else str(value)
+        return revision_of(self.args_by_name)
 
     def count(self, name: str) -> int | None:
         """A whole number among the arguments, by the name with underscores; None if it is absent or no such number."""
         value = self.args_by_name.get(name)
         return int(value) if isinstance(value, int | str) and str(value).isdigit() else None
+
+
+def revision_of(settings: Mapping[str, object]) -> str | None:
+    """The revision that settings of a model name; YAML may have read it as a number."""
+    value = settings.get("revision")
+    return None if value is None else str(value)
 
 
 def _underscored(argument: str) -> str:

@@ -245,10 +245,15 @@ def test_a_fault_of_speculation_is_not_held_against_the_off_arm(fault: dict[str,
 
 
 def test_8_and_10_a_greedy_text_that_ends_earlier_is_another_text_too() -> None:
-    """At T = 0 the arms must write the same: an earlier end changes a token, and gates 8 and 10 both see it."""
+    """At T = 0 the arms must write the same: an earlier end changes a token, and gates 8 and 10 both see it.
+
+    Shorter texts also leave other streams idle than the off arm's do, which gate 4 tells.
+    """
     design = replace(NATURAL, streams=(1, 4))
     told = set(answers(findings(records(SEED, design, faulty(speculative_length_factor=0.7))))) - set(clean(design))
-    assert {(gate, severity) for gate, _, severity in told if gate not in (2, 4)} == {(8, INVALID), (10, INVALID)}
+    idle = (4, "unexplained gain", CAUTION)
+    found = {(gate, severity) for gate, name, severity in told if gate != 2 and (gate, name, severity) != idle}
+    assert found == {(8, INVALID), (10, INVALID)}
 
 
 def test_overshoot_and_phantoms_bend_acceptance_length_and_not_tokens_per_step() -> None:

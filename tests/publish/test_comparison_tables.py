@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from specprof.analyse.evidence import Evidence
+from specprof.analyse.results import StudyFigures
 from specprof.analyse.study import analyse
+from specprof.publish.card import card, schema_problem
+from specprof.publish.card_reading import figures_of
 from specprof.publish.comparisons import content_tables, cut_table
 from specprof.publish.grid import Grid
 from specprof.records import Stop
@@ -36,3 +39,14 @@ def test_every_ratio_between_contents_stands_beside_its_interval() -> None:
         rows = [row for group in table.groups for row in group.rows]
         bare = {c.heading for row in rows for c, e in zip(table.columns, row.entries, strict=True) if not e.aside}
         assert bare <= {"N", "arm", "by acceptance", "only by acceptance?"}
+
+
+def test_a_card_from_before_cuts_named_the_other_protocol_is_read_as_forced_alike(study: StudyFigures) -> None:
+    told = card(study)
+    for cut in told["cuts"]:
+        assert cut["other_protocol"] == cut["forced_protocol"]
+        del cut["other_protocol"]
+    assert schema_problem(told) is None
+    now, then = (cut_table(Grid(figures), "") for figures in (figures_of(card(study)), figures_of(told)))
+    assert now is not None
+    assert then == now

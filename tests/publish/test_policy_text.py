@@ -76,6 +76,8 @@ def test_a_bound_is_asked_for_no_crossover_and_no_draft_length(heads: Path) -> N
 def test_a_rehearsal_exports_nothing_that_could_be_served(tmp_path: Path) -> None:
     facts = replace(FACTS, argv=("python", "--model", "/models/target"), extra={"rehearsal": STAMP})
     folder = sealed(tmp_path / "compared", facts=facts)
+    (folder / "policy").mkdir()
+    (folder / "policy" / "litellm.yaml").write_text("model_list: [] # of an earlier policy")
     text = told(folder)
     assert "vllm serve" not in text and "litellm" not in text and "Pool" not in text
     assert f"{STAMP}. Its engine shows that the procedure works and is none to serve with" in text

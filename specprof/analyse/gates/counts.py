@@ -126,7 +126,7 @@ def _above_streams(frame: CellFrame) -> Iterator[GateFinding]:
     """
     if frame.cell.arrivals is not None:
         return
-    writing = float((frame.requests.last - frame.requests.first).sum())
+    writing = float(frame.requests.writing.sum())
     streams = min(frame.cell.concurrency, len(frame.requests))
     bound = streams * float(frame.requests.output_tokens.sum()) / writing if writing > 0 else float("inf")
     if frame.throughput > STREAM_MARGIN * bound:

@@ -71,7 +71,7 @@ def short_stops(frame: CellFrame) -> Iterator[GateFinding]:
     if frame.cell.stop is not Stop.NATURAL:
         return
     tokens = float(np.median(frame.requests.output_tokens))
-    decode = float((frame.requests.last - frame.requests.first).sum() / frame.requests.e2el.sum())
+    decode = float(frame.requests.writing.sum() / frame.requests.e2el.sum())
     if tokens < MIN_NATURAL_TOKENS or decode < MIN_DECODE_SHARE:
         yield caution(
             2,

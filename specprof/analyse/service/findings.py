@@ -120,8 +120,7 @@ def _changed_output(cell: OpenCell, off: Sequence[CellFrame]) -> Iterator[GateFi
     Requests of a trace that share a prompt are asked for different lengths, and cannot stand for each other.
     """
     if not cell.arrivals.output_tokens:
-        same_rate_first = sorted(off, key=lambda other: other.cell.arrivals != cell.arrivals)
-        yield from changed_output(cell.frame, same_rate_first)
+        yield from changed_output(cell.frame, off)
 
 
 def _failed(cell: OpenCell) -> Iterator[GateFinding]:
